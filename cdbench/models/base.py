@@ -1,0 +1,148 @@
+"""The stage protocol: all that the runtime knows of a model.
+
+A looped model is three stages. The *prelude* embeds a token (and runs unshared layers), the *core* is
+the block applied once per loop, the *coda* (unshared layers and the head) turns the last state into
+logits. A dense decoder is the same thing with one loop.
+
+Tensors are flat: one row per token, whatever request, position or loop it belongs to. Shape letters:
+T tokens of a launch, D hidden size, H query heads, G key/value heads, E head size, V vocabulary.
+
+The model never sees the KV cache. Each layer hands its query, key and value rows to
+``StageContext.attend``, which stores them and answers with the attention output, so prefill, decode and
+mixed launches are the same code, and training can supply a context of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class StageContext(Protocol):
+    """What one launch of one stage tells the layers it runs."""
+
+    @property
+    def positions(self) -> Tensor:
+        """``[T]`` int64, each token's position in its request (0-based)."""
+        ...
+
+    @property
+    def loops(self) -> Tensor:
+        """``[T]`` int64, the loop each token is at, 1-based. Constant 1 outside the core."""
+        ...
+
+    def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
+        """Store this layer's keys and values and return ``[T, H, E]`` causal attention outputs.
+
+        ``layer`` counts from 0 within the stage.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ModelDims:
+    """Sizes that the cache, the cost model and the checks need."""
+
+    model_type: str
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    prelude_layers: int
+    core_layers: int
+    coda_layers: int
+    max_loops: int
+    vocab_size: int
+    max_positions: int
+    has_exit_gate: bool = False
+    has_injection: bool = False
+
+
+class StageCost(NamedTuple):
+    """FLOPs per token, or bytes of weights, of each stage (metrics.md: F_p, F_c, F_k)."""
+
+    prelude: float
+    core: float
+    coda: float
+
+    @property
+    def ratio(self) -> float:
+        """``cost_ratio`` (F_p + F_k) / F_c: what the boundary stages weigh against one loop."""
+        return (self.prelude + self.coda) / self.core
+
+
+class WeightSlot(NamedTuple):
+    """Where one tensor of an official checkpoint lives here: a parameter, or some of its rows."""
+
+    parameter: str
+    start_row: int | None = None
+    rows: int | None = None
+
+
+class StagedModel(nn.Module, ABC):
+    """A model the runtime can serve. Subclasses say what their stages do and cost."""
+
+    dims: ModelDims
+
+    @abstractmethod
+    def prelude(self, ids_T: Tensor, ctx: StageContext) -> tuple[Tensor, Tensor | None]:
+        """Token ids → (state ``[T, D]`` before loop 1, injection ``[T, D]`` or None)."""
+
+    @abstractmethod
+    def core(self, state_TD: Tensor, injection_TD: Tensor | None, ctx: StageContext) -> Tensor:
+        """One loop: ``[T, D]`` → ``[T, D]``."""
+
+    @abstractmethod
+    def coda(self, state_TD: Tensor, ctx: StageContext) -> Tensor:
+        """The last state → the hidden rows the head reads, ``[T, D]``."""
+
+    @abstractmethod
+    def head(self, hidden_TD: Tensor) -> Tensor:
+        """Hidden rows → logits ``[T, V]``. Apart from ``coda`` because a prefill needs few rows."""
+
+    @abstractmethod
+    def weight_map(self) -> dict[str, WeightSlot]:
+        """Official tensor name → where its values go, for loading and for saving."""
+
+    @abstractmethod
+    def stage_parameters(self) -> dict[str, list[nn.Parameter]]:
+        """The matrix weights multiplied once per token by ``prelude``, ``core`` and ``coda``."""
+
+    def exit_logit(self, state_TD: Tensor) -> Tensor:
+        """The gate's logit per row ``[T]``, in float32 or better. Only with ``has_exit_gate``."""
+        raise TypeError(f"{self.dims.model_type} has no exit gate")
+
+    def flops_per_token(self) -> StageCost:
+        """Two FLOPs per matrix weight; an embedding lookup is free, a tied head counts."""
+        return StageCost(*(2.0 * count for count in self._weights_per_stage(lambda p: p.numel())))
+
+    def weight_bytes(self) -> StageCost:
+        """Bytes of matrix weights that one launch of each stage reads, whatever its rows."""
+        return StageCost(
+            *self._weights_per_stage(lambda p: p.numel() * p.element_size()),
+        )
+
+    def attention_flops(self, context: int) -> float:
+        """FLOPs of attention for one query at one core layer: 4·context·heads·head_dim."""
+        return 4.0 * context * self.dims.heads * self.dims.head_dim
+
+    def _weights_per_stage(self, measure) -> tuple[float, float, float]:  # type: ignore[no-untyped-def]
+        stages = self.stage_parameters()
+        return tuple(  # type: ignore[return-value]
+            float(sum(measure(p) for p in stages[name])) for name in ("prelude", "core", "coda")
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())

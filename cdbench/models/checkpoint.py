@@ -1,0 +1,173 @@
+"""Reading and writing checkpoints in their official formats: ``config.json`` and safetensors.
+
+Nothing here runs code that came with a checkpoint. Every complaint names the file and the key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cdbench.errors import UsageError
+from cdbench.models.base import StagedModel, WeightSlot
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+
+
+class ConfigReader:
+    """Typed look-ups in a model configuration, refusing what this code would compute wrongly."""
+
+    def __init__(self, config: dict[str, Any], model_type: str) -> None:
+        self.config = config
+        self.model_type = model_type
+
+    def positive_int(self, key: str, default: int | None = None) -> int:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self._bad(key, f"is {value!r}, expected a whole number of at least 1")
+        return value
+
+    def positive_float(self, key: str) -> float:
+        value = self._value(key, None)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise self._bad(key, f"is {value!r}, expected a number above 0")
+        return float(value)
+
+    def require_choice(self, key: str, only: str) -> None:
+        value = self.config.get(key, only)
+        if value != only:
+            raise self._bad(key, f"is {value!r}; only {only!r} is implemented")
+
+    def rope_theta(self) -> float:
+        """The rotary base, from the old flat key or the newer ``rope_parameters`` table."""
+        nested = self.config.get("rope_parameters") or {}
+        if "rope_theta" not in self.config and "rope_theta" in nested:
+            return ConfigReader(nested, self.model_type).positive_float("rope_theta")
+        return self.positive_float("rope_theta")
+
+    def require_plain_rope(self) -> None:
+        for key in ("rope_scaling", "rope_parameters"):
+            table = self.config.get(key) or {}
+            kind = table.get("rope_type", table.get("type", "default"))
+            if kind != "default":
+                raise self._bad(key, f"asks for {kind!r} scaling; only plain rotary is implemented")
+        if self.config.get("use_sliding_window") or (
+            self.model_type == "mistral" and self.config.get("sliding_window")
+        ):
+            raise self._bad("sliding_window", "is set; only full attention is implemented")
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.config.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self._bad(key, "is missing")
+        return value
+
+    def _bad(self, key: str, why: str) -> UsageError:
+        return UsageError(f"{CONFIG_NAME} ({self.model_type}): `{key}` {why}")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The parsed ``config.json`` of a checkpoint directory; UsageError names what is wrong."""
+    path = directory / CONFIG_NAME
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(
+            f"{directory}: no {CONFIG_NAME}; point --model at a checkpoint directory"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}; expected a JSON object") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{path}: holds no JSON object; expected a model configuration")
+    return config
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files of a checkpoint, sharded or whole."""
+    index = directory / INDEX_NAME
+    if index.exists():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise UsageError(f"{index}: {error!r}; expected a safetensors index") from None
+        files = [directory / name for name in names]
+    else:
+        files = [directory / WEIGHTS_NAME]
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"{file}: no such file; the checkpoint is incomplete")
+    return files
+
+
+def load_weights(model: StagedModel, directory: Path) -> None:
+    """Copy a checkpoint into ``model`` in place, casting to its dtype and device.
+
+    One tensor of the file is held at a time. Raises UsageError for an unreadable file, a missing
+    tensor or a wrong shape, each named.
+    """
+    slots = model.weight_map()
+    parameters = dict(model.named_parameters())
+    seen: set[str] = set()
+    for file in weight_files(directory):
+        for name, tensor in _tensors(file, set(slots)):
+            _copy_in(parameters, slots[name], tensor, f"{file}: `{name}`")
+            seen.add(name)
+    missing = sorted(set(slots) - seen)
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UsageError(f"{directory}: tensor `{missing[0]}` is missing{more}; fetch it again")
+
+
+def _tensors(file: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as handle:
+            for name in handle.keys():  # noqa: SIM118 (not a dict)
+                if name in wanted:
+                    yield name, handle.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise UsageError(
+            f"{file}: {error}; the file is truncated or no safetensors file, fetch it again"
+        ) from None
+
+
+def _copy_in(
+    parameters: dict[str, torch.nn.Parameter], slot: WeightSlot, tensor: Tensor, what: str
+) -> None:
+    target = parameters[slot.parameter].data
+    if slot.start_row is not None and slot.rows is not None:
+        target = target[slot.start_row : slot.start_row + slot.rows]
+    if target.shape != tensor.shape:
+        raise UsageError(
+            f"{what} has shape {list(tensor.shape)}, expected {list(target.shape)}; "
+            f"it does not belong to this {CONFIG_NAME}"
+        )
+    target.copy_(tensor)
+    if not torch.isfinite(target).all():
+        raise UsageError(f"{what} holds NaN or infinity; the checkpoint is damaged")
+
+
+def save_checkpoint(
+    model: StagedModel, config: dict[str, Any], directory: Path, dtype: torch.dtype
+) -> None:
+    """Write ``model`` as an official-format checkpoint (the inverse of ``load_weights``)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    parameters = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = {}
+    for name, slot in model.weight_map().items():
+        value = parameters[slot.parameter].detach()
+        if slot.start_row is not None and slot.rows is not None:
+            value = value[slot.start_row : slot.start_row + slot.rows]
+        tensors[name] = value.to(dtype).cpu().contiguous().clone()
+    save_file(tensors, directory / WEIGHTS_NAME, metadata={"format": "pt"})
+    (directory / CONFIG_NAME).write_text(json.dumps(config, indent=1) + "\n")

@@ -1,0 +1,130 @@
+"""The few layers every decoder here is made of.
+
+Norms and rotary angles are computed in float32 *or better*: a float64 model is float64 throughout, so
+that a proof in float64 has no float32 island in it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cdbench.models.base import StageContext, WeightSlot
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x`` in float32, or unchanged where it is already float32 or float64."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm: normalised in float32 or better, cast back, then scaled."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype in (torch.float32, torch.float64):
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        normed = F.rms_norm(x.float(), self.weight.shape, None, self.eps)
+        return normed.to(x.dtype) * self.weight
+
+
+class Rotary:
+    """Rotate-half (NeoX) position embedding, angles tabulated once per device and precision."""
+
+    def __init__(self, head_dim: int, theta: float, max_positions: int) -> None:
+        self.head_dim = head_dim
+        self.theta = theta
+        self.max_positions = max_positions
+        self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def at(self, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin ``[T, 1, E]`` for a launch, in float32 or in ``dtype`` if that is float64."""
+        precise = torch.float64 if dtype == torch.float64 else torch.float32
+        key = (positions_T.device, precise)
+        if key not in self._tables:
+            self._tables[key] = self._build(*key)
+        cos, sin = self._tables[key]
+        return cos[positions_T], sin[positions_T]
+
+    def _build(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        exponents = torch.arange(0, self.head_dim, 2, dtype=dtype) / self.head_dim
+        angles = torch.outer(torch.arange(self.max_positions, dtype=dtype), self.theta**-exponents)
+        angles = torch.cat([angles, angles], dim=-1)[:, None, :]
+        # The sign of rotate-half lives in the sine table, so that applying it is roll and multiply.
+        sign = torch.ones(self.head_dim, dtype=dtype)
+        sign[: self.head_dim // 2] = -1.0
+        return angles.cos().to(device), (angles.sin() * sign).to(device)
+
+
+def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
+    """Apply ``Rotary.at`` to query or key rows; computed in the tables' precision."""
+    half = x_THE.shape[-1] // 2
+    swapped = torch.cat([x_THE[..., half:], x_THE[..., :half]], dim=-1)
+    return (x_THE * cos_T1E + swapped * sin_T1E).to(x_THE.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with fused q, k, v rows (in that order) and optional biases."""
+
+    def __init__(
+        self, hidden: int, heads: int, kv_heads: int, head_dim: int, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.qkv = nn.Linear(hidden, (heads + 2 * kv_heads) * head_dim, bias=bias)
+        self.out = nn.Linear(heads * head_dim, hidden, bias=bias)
+
+    def forward(
+        self, x_TD: Tensor, rope: tuple[Tensor, Tensor], layer: int, ctx: StageContext
+    ) -> Tensor:
+        qkv = self.qkv(x_TD).unflatten(-1, (-1, self.head_dim))
+        rotated = self.heads + self.kv_heads
+        qk = rotate(qkv[:, :rotated], *rope)
+        attended = ctx.attend(layer, qk[:, : self.heads], qk[:, self.heads :], qkv[:, rotated:])
+        return self.out(attended.flatten(-2))
+
+    def weight_map(self, ours: str, official: str) -> dict[str, WeightSlot]:
+        q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        slots: dict[str, WeightSlot] = {}
+        for kind in ("weight", "bias") if self.qkv.bias is not None else ("weight",):
+            fused = f"{ours}.qkv.{kind}"
+            slots[f"{official}.q_proj.{kind}"] = WeightSlot(fused, 0, q_rows)
+            slots[f"{official}.k_proj.{kind}"] = WeightSlot(fused, q_rows, kv_rows)
+            slots[f"{official}.v_proj.{kind}"] = WeightSlot(fused, q_rows + kv_rows, kv_rows)
+            slots[f"{official}.o_proj.{kind}"] = WeightSlot(f"{ours}.out.{kind}")
+        return slots
+
+
+class GatedMLP(nn.Module):
+    """SwiGLU: ``down(silu(gate(x)) * up(x))`` with gate and up rows fused."""
+
+    def __init__(self, hidden: int, intermediate: int, bias: bool = False) -> None:
+        super().__init__()
+        self.intermediate = intermediate
+        self.gate_up = nn.Linear(hidden, 2 * intermediate, bias=bias)
+        self.down = nn.Linear(intermediate, hidden, bias=bias)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        gate, up = self.gate_up(x_TD).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+    def weight_map(self, ours: str, official: str) -> dict[str, WeightSlot]:
+        slots: dict[str, WeightSlot] = {}
+        for kind in ("weight", "bias") if self.down.bias is not None else ("weight",):
+            fused = f"{ours}.gate_up.{kind}"
+            slots[f"{official}.gate_proj.{kind}"] = WeightSlot(fused, 0, self.intermediate)
+            slots[f"{official}.up_proj.{kind}"] = WeightSlot(
+                fused, self.intermediate, self.intermediate
+            )
+            slots[f"{official}.down_proj.{kind}"] = WeightSlot(f"{ours}.down.{kind}")
+        return slots
+
+
+def matrix_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The weights of every linear layer below ``module``: what its FLOPs are counted from."""
+    return [m.weight for m in module.modules() if isinstance(m, nn.Linear)]

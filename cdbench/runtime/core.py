@@ -1,0 +1,175 @@
+"""The vocabulary of the runtime: what goes in, what comes out, and what a launch leaves behind.
+
+Loops and depths are 1-based. Depth lists align with ``tokens``: entry 0 belongs to the first token,
+read from the prompt's last position at full depth; entry i holds the loops that produced token i.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
+
+
+class Stage(StrEnum):
+    """The three stages of a model; a launch runs one of them."""
+
+    PRELUDE = "prelude"
+    CORE = "core"
+    CODA = "coda"
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class ExitPolicy:
+    """When a token may stop looping. ``min_loops`` is a floor on the executed depth.
+
+    ``threshold`` is None for rules without one (``none``, ``fixed``, ``trace``). ``lag`` 0 ends a token
+    after the loop that decided so, 1 after the next. ``depth`` belongs to rule ``fixed`` alone.
+    """
+
+    rule: str = "none"
+    threshold: float | None = None
+    min_loops: int = 1
+    lag: int = 0
+    depth: int | None = None
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Greedy at temperature 0; otherwise a draw from a stream keyed by (seed, request, position)."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and how to continue it.
+
+    ``force`` feeds the listed tokens instead of the sampled ones and overrides stops and
+    ``max_new_tokens``. ``replay_depths`` (with ``force``; aligned with it, entry 0 ignored) makes each
+    later token leave at the recorded depth, while the live rule still runs and is paid for.
+    """
+
+    id: str
+    prompt: Sequence[int]
+    max_new_tokens: int = 64
+    exit: ExitPolicy = field(default_factory=ExitPolicy)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    force: Sequence[int] | None = None
+    replay_depths: Sequence[int] | None = None
+    arrival_s: float = 0.0
+    task: str | None = None
+    doc_id: int | None = None
+
+
+@dataclass
+class RequestResult:
+    """What became of one request. Times are seconds on the engine's clock.
+
+    ``stop_depth`` is the depth of the stop token, which is not listed in ``tokens``. A refused request
+    has ``error`` set and no tokens. ``text`` is None without a tokenizer.
+    """
+
+    id: str
+    prompt_tokens: int
+    tokens: list[int]
+    executed_depths: list[int]
+    requested_depths: list[int]
+    logprobs: list[float]
+    text: str | None
+    stop_depth: int | None
+    finish_reason: FinishReason
+    error: str | None
+    arrival_s: float
+    admitted_s: float | None
+    token_s: list[float]
+    finish_s: float
+    task: str | None = None
+    doc_id: int | None = None
+
+    @property
+    def token_loops(self) -> int:
+        """Loops of later tokens, the stop token's included (metrics.md: ``token_loops``)."""
+        return sum(self.executed_depths[1:]) + (self.stop_depth or 0)
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """One launch as it ran. ``depth_counts[k-1]`` is how many decode rows were at loop k (core only).
+
+    ``runnable`` is how many requests were resident or waiting when it was launched: below the cap the
+    launch belongs to the fill or the drain. ``start_s`` is on the engine's clock.
+    """
+
+    stage: Stage
+    decode_rows: int
+    prefill_rows: int
+    depth_counts: tuple[int, ...]
+    runnable: int
+    start_s: float
+    duration_s: float
+
+    @property
+    def is_prefill(self) -> bool:
+        return self.prefill_rows > 0
+
+
+class LaunchObserver(Protocol):
+    """Sees every launch. Measuring hooks in here; the engine has no branch for it."""
+
+    def launched(self, record: LaunchRecord) -> None: ...
+
+
+class LaunchLog:
+    """The plain observer: keeps every record."""
+
+    def __init__(self) -> None:
+        self.records: list[LaunchRecord] = []
+
+    def launched(self, record: LaunchRecord) -> None:
+        self.records.append(record)
+
+
+class Clock(Protocol):
+    """The engine's source of time, so that tests can own it."""
+
+    def now(self) -> float: ...
+
+    def wait_until(self, when_s: float) -> None: ...
+
+
+class MonotonicClock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def wait_until(self, when_s: float) -> None:
+        time.sleep(max(0.0, when_s - self.now()))
