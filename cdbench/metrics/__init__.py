@@ -1,0 +1,1 @@
+"""What a run amounts to: one table of metric objects, histograms and bounds."""

@@ -32,7 +32,9 @@ class SequenceContext:
         return out.transpose(1, 2).flatten(0, 1)
 
 
-def loop_states(model: StagedModel, ids_BT: Tensor, max_loops: int | None = None) -> Iterator[Tensor]:
+def loop_states(
+    model: StagedModel, ids_BT: Tensor, max_loops: int | None = None
+) -> Iterator[Tensor]:
     """The core's output ``[B·T, D]`` after loop 1, 2, … ``max_loops`` (default: the model's)."""
     ctx = SequenceContext(*ids_BT.shape, ids_BT.device)
     state, injection = model.prelude(ids_BT.flatten(), ctx)

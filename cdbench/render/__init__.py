@@ -1,0 +1,1 @@
+"""One table, many ways to print it."""

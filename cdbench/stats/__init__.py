@@ -1,0 +1,1 @@
+"""How sure a number is: blocks, intervals, paired tests."""

@@ -1,0 +1,72 @@
+"""``cdbench config check|show|schema``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cdbench import config as run_config
+from cdbench.cli import output
+from cdbench.errors import UsageError
+
+verb = typer.Typer(rich_markup_mode=None)
+
+ConfigArgument = Annotated[
+    str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file or a shipped configuration.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one key; may be repeated."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@verb.command()
+def check(
+    config: ConfigArgument = None, overrides: SetOption = None, as_json: JsonOption = False
+) -> None:
+    """Say whether a run would accept this configuration."""
+    what = config or "defaults"
+    try:
+        loaded = run_config.load_config(config, overrides or ())
+        _check_rule(loaded)
+    except UsageError as error:
+        if as_json:
+            output.print_json({"config": what, "valid": False, "error": str(error)})
+        raise
+    if as_json:
+        output.print_json({"config": what, "valid": True, "error": None})
+    else:
+        print(f"{what}: valid")
+
+
+@verb.command()
+def show(
+    config: ConfigArgument = None, overrides: SetOption = None, as_json: JsonOption = False
+) -> None:
+    """Print the whole configuration a run would use, defaults filled in."""
+    loaded = run_config.load_config(config, overrides or ())
+    if as_json:
+        output.print_json(loaded.model_dump(mode="json"))
+    else:
+        print(run_config.to_yaml(loaded), end="")
+
+
+@verb.command()
+def schema(as_json: JsonOption = False) -> None:
+    """List every key, its default and its meaning; with --json, the JSON Schema."""
+    if as_json:
+        output.print_json(run_config.json_schema())
+        return
+    rows = [(info.key, info.default, info.description) for info in run_config.describe_keys()]
+    output.print_rows(("KEY", "DEFAULT", "MEANING"), rows)
+
+
+def _check_rule(loaded: run_config.RunConfig) -> None:
+    """Rules know their thresholds; they come with torch, so only where a rule is named."""
+    if loaded.exit.rule is None:
+        return
+    from cdbench.runtime.exits import RULES
+
+    run_config.check_exit(loaded.exit.rule, loaded.exit.threshold, RULES)

@@ -1,0 +1,42 @@
+"""What commands print: exactly one JSON document, or rows that fit a terminal or a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout. NaN and infinity are errors: they are no JSON."""
+    json.dump(document, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_rows(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table: wrapped to a terminal's width; in a pipe, one line per row whatever its length."""
+    if sys.stdout.isatty():
+        _print_wrapped(headers, rows)
+    else:
+        _print_lines([headers, *rows])
+
+
+def _print_lines(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _print_wrapped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(Text(row[0], style="cyan"), *(Text(cell) for cell in row[1:]))
+    Console().print(table)

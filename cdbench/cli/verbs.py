@@ -1,0 +1,51 @@
+"""The commands of ``cdbench``: one module each, loaded only when its command runs.
+
+A command's module has one public name, ``verb``: a function that typer can turn into a command, or
+a ``typer.Typer`` where the command has subcommands. Adding a command is a module and a line here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+
+@dataclass(frozen=True)
+class Verb:
+    """Where a command lives, and the line that ``cdbench --help`` shows for it."""
+
+    module: str
+    summary: str
+
+
+VERBS: dict[str, Verb] = {
+    "run": Verb("cdbench.cli.run", "Measure every mode on equal work, and its accuracy."),
+    "generate": Verb("cdbench.cli.generate", "Continue prompts with one model in one mode."),
+    "config": Verb("cdbench.cli.config", "Check, show or explain a run configuration."),
+    "list": Verb("cdbench.cli.list", "List models, tasks, exit rules or metrics."),
+}
+
+
+def load(name: str) -> typer.Typer | Callable[..., Any]:
+    """The ``verb`` of a command's module."""
+    verb: typer.Typer | Callable[..., Any] = importlib.import_module(VERBS[name].module).verb
+    return verb
+
+
+def attach(app: typer.Typer, name: str, requested: bool) -> None:
+    """Register a command: the real one where it is ``requested``, else its line in the help."""
+    summary = VERBS[name].summary
+    verb = load(name) if requested else _not_loaded
+    if isinstance(verb, typer.Typer):
+        app.add_typer(verb, name=name, help=summary)
+    else:
+        # a function's docstring is its long help
+        app.command(name, short_help=summary, help=None if requested else summary)(verb)
+
+
+def _not_loaded() -> None:
+    raise AssertionError("a command that was not asked for cannot run")

@@ -1,0 +1,76 @@
+"""What the configuration's keys cannot say yet: one table, from which later work deletes lines.
+
+A key is there from the start, so that a file written for a later version is understood; a value
+that this version would ignore is refused: a refused combination beats a wrong number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cdbench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Later:
+    """A key with values that are not available yet.
+
+    Where ``values`` are given only those are refused, otherwise everything but ``neutral``, the
+    key's default. ``instead`` says what to do, where that is more than going back to the default.
+    """
+
+    key: str
+    neutral: Any
+    values: tuple[str, ...] = ()
+    instead: str = ""
+
+    def refuses(self, value: Any) -> bool:
+        """Whether this value has to wait for a later version."""
+        return value in self.values if self.values else bool(value != self.neutral)
+
+
+LATER: tuple[Later, ...] = (
+    Later(
+        "exit.rule",
+        None,
+        values=(
+            "latent-diff",
+            "cosine",
+            "entropy-diff",
+            "kl",
+            "minp-kl",
+            "argmax-stability",
+            "act",
+            "lookahead",
+        ),
+        instead="choose from `cdbench list rules`",
+    ),
+    Later("kv.budget_fraction", None),
+    Later("kv.host_bytes", None),
+    Later("kv.prefix_cache", False),
+    Later("engine.attention", "auto", values=("triton", "varlen", "flashinfer")),
+    Later("engine.coda_min_rows", 1, values=("auto",)),
+    Later("engine.compile", False),
+    Later("engine.graphs", False),
+    Later("engine.max_itl_s", None),
+    Later("first_token", "full"),
+    Later("price_per_hour", None),
+    Later("repeats.interval", None),
+    Later("slo.e2e_s", None),
+    Later("slo.tpot_s", None),
+    Later("slo.ttft_s", None),
+    Later("state_init", "zero"),
+    Later("workload.arrivals", "all-at-once"),
+    Later("workload.output", "recorded"),
+    Later("workload.prompt_tokens", None),
+)
+
+
+def refuse_later(key: str, value: Any) -> None:
+    """Raise UsageError where the table says that this value of a key is not available yet."""
+    for later in LATER:
+        if later.key == key and later.refuses(value):
+            default = "drop it" if later.neutral is None else f"use {later.neutral}"
+            instead = later.instead or default
+            raise UsageError(f"{key}: {value!r} is not available in this version; {instead}")

@@ -1,0 +1,72 @@
+"""How many loops tokens took: histograms, means, and loops that were too many or too few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cdbench.metrics.trace import RequestTrace, RunTrace
+
+
+def depth_histogram(trace: RunTrace) -> tuple[int, ...]:
+    """Later tokens per executed depth: entry d−1 counts depth d, up to ``max_loops``.
+
+    First tokens (always at R) and stop tokens are left out. Sums to the number of later tokens.
+    """
+    return _histogram(trace.requests, trace.max_loops)
+
+
+def depth_histogram_by_task(trace: RunTrace) -> dict[str, tuple[int, ...]]:
+    """The depth histogram of each task, in order of appearance; requests without one: ``""``."""
+    by_task: dict[str, list[RequestTrace]] = {}
+    for request in trace.requests:
+        by_task.setdefault(request.task or "", []).append(request)
+    return {task: _histogram(requests, trace.max_loops) for task, requests in by_task.items()}
+
+
+def mean_depth(trace: RunTrace) -> float | None:
+    """Executed loops per later token. None without one."""
+    return _mean(executed for executed, _ in trace.later_depths())
+
+
+def requested_depth(trace: RunTrace) -> float | None:
+    """Loops per later token that the rule asked for at lag 0: the q̄ of the bounds."""
+    return _mean(requested for _, requested in trace.later_depths())
+
+
+def mean_output_depth(trace: RunTrace) -> float | None:
+    """Loops asked for per output token with first tokens at R: the q̄ of ``flop_bound_paper``."""
+    firsts = (trace.max_loops for r in trace.requests if r.tokens)
+    return _mean([*firsts, *(requested for _, requested in trace.later_depths())])
+
+
+def wasted_loops(trace: RunTrace) -> int:
+    """Σ max(0, executed − requested) over later tokens, plus loops of cancelled tokens."""
+    waste = sum(max(0, executed - requested) for executed, requested in trace.later_depths())
+    return waste + trace.cancelled_loops
+
+
+def short_loops(trace: RunTrace) -> int:
+    """Σ max(0, requested − executed) over later tokens: exits earlier than the rule's."""
+    return sum(max(0, requested - executed) for executed, requested in trace.later_depths())
+
+
+def token_loops(trace: RunTrace) -> int:
+    """Σ executed depths of later tokens + loops of stop tokens and of cancelled tokens.
+
+    Identity: equals ``core_decode_rows``.
+    """
+    later = sum(executed for executed, _ in trace.later_depths())
+    return later + sum(r.stop_depth or 0 for r in trace.requests) + trace.cancelled_loops
+
+
+def _histogram(requests: Iterable[RequestTrace], max_loops: int) -> tuple[int, ...]:
+    counts = [0] * max_loops
+    for request in requests:
+        for depth in request.executed_depths[1:]:
+            counts[depth - 1] += 1
+    return tuple(counts)
+
+
+def _mean(depths: Iterable[int]) -> float | None:
+    values = list(depths)
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,41 @@
+"""What a mode means for the runtime: its schedule, its maximum depth, and whose exit rule counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cdbench.errors import UsageError
+from cdbench.grammar import Mode
+from cdbench.runtime.core import ExitPolicy, Request
+from cdbench.runtime.schedules.base import Schedule
+from cdbench.runtime.schedules.cdb import ContinuousDepth
+from cdbench.runtime.schedules.lockstep import Lockstep
+
+
+def make_schedule(mode: Mode, width: int, coda_min_rows: int) -> Schedule:
+    """The loop-level policy of a mode.
+
+    ``dense`` and ``static`` are token-boundary batching without exits: the same policy as
+    ``lockstep``, under rule ``none``.
+    """
+    if mode.kind == "cdb":
+        return ContinuousDepth(width, coda_min_rows)
+    return Lockstep(width)
+
+
+def mode_loops(mode: Mode, model_loops: int) -> int:
+    """Most loops a token runs; UsageError where ``static@D`` asks for more than there are."""
+    if mode.depth is None:
+        return model_loops
+    if mode.depth == "auto":
+        raise UsageError("mode 'static@auto': a run chooses its depth; an engine needs static@D")
+    if mode.depth > model_loops:
+        raise UsageError(f"mode '{mode}': the model runs {model_loops} loops; lower the depth")
+    return mode.depth
+
+
+def adapt(mode: Mode, request: Request) -> Request:
+    """The request as a mode serves it: full-depth modes run rule ``none``."""
+    if mode.adaptive:
+        return request
+    return replace(request, exit=ExitPolicy(), replay_depths=None)

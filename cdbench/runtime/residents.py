@@ -1,0 +1,226 @@
+"""The admitted requests as arrays: one line per resident, no object per token.
+
+Everything the hot path touches is a numpy array indexed by resident number, so that routing a launch is
+a handful of vector operations whatever its width. Values the device reads at every loop (thresholds,
+what exit rules remember) have tensors of their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from cdbench.runtime.core import BoolArray, ExitPolicy, IntArray, Request
+from cdbench.runtime.exits import RULES, ExitRule, Needs
+from cdbench.runtime.sampling import stream_key
+
+NOT_FORCED = -1
+NO_STOP = -1
+RULE_LIST: list[ExitRule] = list(RULES.values())
+RULE_INDEX = {rule.name: i for i, rule in enumerate(RULE_LIST)}
+READS_OUT = np.array([rule.needs is Needs.LOGITS for rule in RULE_LIST])
+HAS_SIGNAL = np.array([rule.needs is not Needs.NOTHING for rule in RULE_LIST])
+MEMORY_VALUES = max(rule.memory_values for rule in RULE_LIST)
+
+
+@dataclass
+class Outputs:
+    """What each resident has produced so far, ``[residents, tokens]``; ``count`` entries are filled."""
+
+    count: IntArray
+    tokens: IntArray
+    executed: IntArray
+    requested: IntArray
+    logprobs: np.ndarray
+    token_s: np.ndarray
+
+    @staticmethod
+    def empty(residents: int, tokens: int) -> Outputs:
+        shape = (residents, tokens)
+        return Outputs(
+            np.zeros(residents, np.int64),
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.float64),
+            np.zeros(shape, np.float64),
+        )
+
+    def append(
+        self,
+        residents: IntArray,
+        tokens: IntArray,
+        executed: IntArray,
+        requested: IntArray,
+        logprobs: np.ndarray,
+        now_s: float,
+    ) -> None:
+        at = self.count[residents]
+        self.tokens[residents, at] = tokens
+        self.executed[residents, at] = executed
+        self.requested[residents, at] = requested
+        self.logprobs[residents, at] = logprobs
+        self.token_s[residents, at] = now_s
+        self.count[residents] = at + 1
+
+
+class Residents:
+    """Per-resident state of admitted requests and of the one token each has in flight."""
+
+    def __init__(
+        self, capacity: int, max_loops: int, device: torch.device, signal_dtype: torch.dtype
+    ) -> None:
+        self.capacity = capacity
+        self.max_loops = max_loops
+        self.device = device
+        self.requests: list[Request | None] = [None] * capacity
+        self.admitted_s = np.zeros(capacity)
+        # The token in flight.
+        self.token = np.zeros(capacity, np.int64)
+        self.position = np.zeros(capacity, np.int64)
+        self.loop = np.zeros(capacity, np.int64)
+        self.exit_at = np.zeros(capacity, np.int64)
+        self.requested = np.zeros(capacity, np.int64)
+        self.is_scripted = np.zeros(capacity, np.bool_)
+        # The request's policy.
+        self.rule = np.zeros(capacity, np.int64)
+        self.lag = np.zeros(capacity, np.int64)
+        self.min_loops = np.ones(capacity, np.int64)
+        self.limit = np.zeros(capacity, np.int64)
+        self.threshold = torch.zeros(capacity, dtype=torch.float64, device=device)
+        self.memory = torch.zeros((capacity, MEMORY_VALUES), dtype=signal_dtype, device=device)
+        self.memory_start = torch.zeros_like(self.memory)
+        # Sampling and stopping.
+        self.temperature = np.zeros(capacity)
+        self.top_k = np.zeros(capacity, np.int64)
+        self.top_p = np.ones(capacity)
+        self.stream = np.zeros(capacity, np.uint64)
+        self.has_stop_strings = np.zeros(capacity, np.bool_)
+        self.stop_ids = np.full((capacity, 1), NO_STOP, np.int64)
+        # Per-token scripts, aligned with the outputs: forced tokens and fixed or replayed depths (0: live).
+        self.forced = np.full((capacity, 1), NOT_FORCED, np.int64)
+        self.scripted_depth = np.zeros((capacity, 1), np.int64)
+        self.outputs = Outputs.empty(capacity, 1)
+        self._free = list(range(capacity))
+
+    @property
+    def free_count(self) -> int:
+        return len(self._free)
+
+    @property
+    def occupied_count(self) -> int:
+        return self.capacity - len(self._free)
+
+    def admit(self, request: Request, now_s: float) -> int:
+        """Give a request the lowest free resident number and fill in its lines."""
+        r = heapq.heappop(self._free)
+        self.requests[r] = request
+        self.admitted_s[r] = now_s
+        self.limit[r] = len(request.force) if request.force is not None else request.max_new_tokens
+        self._hold_tokens(int(self.limit[r]))
+        self._set_policy(r, request.exit)
+        self._set_sampling(r, request)
+        self._set_scripts(r, request)
+        self.outputs.count[r] = 0
+        return r
+
+    def free(self, resident: int) -> None:
+        self.requests[resident] = None
+        heapq.heappush(self._free, resident)
+
+    def request(self, resident: int) -> Request:
+        request = self.requests[resident]
+        assert request is not None, f"resident {resident} holds no request"
+        return request
+
+    def start_token(self, residents: IntArray) -> None:
+        """Reset what belongs to a token, before its loop 1."""
+        at = self.outputs.count[residents]
+        scripted = self.scripted_depth[residents, at]
+        self.loop[residents] = 0
+        self.requested[residents] = 0
+        self.is_scripted[residents] = scripted > 0
+        self.exit_at[residents] = np.where(scripted > 0, scripted, self.max_loops)
+        if MEMORY_VALUES:
+            where = torch.from_numpy(residents).to(self.device)
+            self.memory.index_copy_(0, where, self.memory_start.index_select(0, where))
+
+    def decide(self, residents: IntArray, met: BoolArray) -> BoolArray:
+        """Record a signal's tests after loop ``loop`` and say who has now exited (design.md §3.3)."""
+        loop, floor, lag = self.loop[residents], self.min_loops[residents], self.lag[residents]
+        may_request = met & (loop >= floor) & (self.requested[residents] == 0)
+        if may_request.any():
+            self.requested[residents[may_request]] = loop[may_request]
+        decided = met & (loop + lag >= floor) & ~self.is_scripted[residents]
+        exit_at = self.exit_at[residents]
+        if decided.any():
+            exit_at = np.where(decided, np.minimum(exit_at, loop + lag), exit_at)
+            self.exit_at[residents] = exit_at
+        return loop >= exit_at
+
+    def requested_depths(self, residents: IntArray) -> IntArray:
+        """Depth asked for at lag 0, from this run's signals; executed where none was satisfied."""
+        requested = self.requested[residents]
+        return np.where(requested > 0, requested, self.loop[residents])
+
+    def uses(self, residents: IntArray) -> list[tuple[ExitRule, BoolArray | None]]:
+        """The rules among these residents, each with its mask (None: all of them)."""
+        rules = self.rule[residents]
+        if (rules == rules[0]).all():
+            return [(RULE_LIST[int(rules[0])], None)]
+        return [(RULE_LIST[i], rules == i) for i in np.unique(rules)]
+
+    def _set_policy(self, r: int, policy: ExitPolicy) -> None:
+        rule = RULES[policy.rule]
+        self.rule[r] = RULE_INDEX[policy.rule]
+        self.lag[r] = policy.lag
+        self.min_loops[r] = policy.min_loops
+        self.threshold[r] = policy.threshold if policy.threshold is not None else 0.0
+        if rule.memory_values:
+            start = torch.tensor(rule.memory_start).to(self.memory_start)
+            self.memory_start[r, : rule.memory_values] = start
+
+    def _set_sampling(self, r: int, request: Request) -> None:
+        params = request.sampling
+        self.temperature[r], self.top_k[r], self.top_p[r] = (
+            params.temperature,
+            params.top_k,
+            params.top_p,
+        )
+        self.stream[r] = stream_key(request.id, params.seed)
+        stops = set() if request.ignore_eos or request.force is not None else request.stop_ids
+        self.has_stop_strings[r] = bool(request.stop_strings) and request.force is None
+        if len(stops) > self.stop_ids.shape[1]:
+            self.stop_ids = _widened(self.stop_ids, len(stops), NO_STOP)
+        self.stop_ids[r] = NO_STOP
+        self.stop_ids[r, : len(stops)] = sorted(stops)
+
+    def _set_scripts(self, r: int, request: Request) -> None:
+        self.forced[r] = NOT_FORCED
+        self.scripted_depth[r] = 0
+        if request.force is not None:
+            self.forced[r, : len(request.force)] = request.force
+        if request.replay_depths is not None:
+            self.scripted_depth[r, : len(request.replay_depths)] = request.replay_depths
+        elif request.exit.rule == "fixed":
+            self.scripted_depth[r] = max(request.exit.depth or 0, request.exit.min_loops)
+
+    def _hold_tokens(self, tokens: int) -> None:
+        have = self.forced.shape[1]
+        if tokens <= have:
+            return
+        width = max(tokens, 2 * have)
+        self.forced = _widened(self.forced, width, NOT_FORCED)
+        self.scripted_depth = _widened(self.scripted_depth, width, 0)
+        out = self.outputs
+        for name in ("tokens", "executed", "requested", "logprobs", "token_s"):
+            setattr(out, name, _widened(getattr(out, name), width, 0))
+
+
+def _widened(array: np.ndarray, width: int, fill: int) -> np.ndarray:
+    wider = np.full((array.shape[0], width), fill, array.dtype)
+    wider[:, : array.shape[1]] = array
+    return wider

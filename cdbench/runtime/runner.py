@@ -1,0 +1,255 @@
+"""The runner: carries out launches on the device and times them. It decides nothing.
+
+One launch is one batched forward of one stage, from gathering its rows to having its result (the exit
+tests or the tokens) where the host can read it. Everything in between counts as the stage's time; what
+the engine does between launches counts as host time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cdbench.models.base import StagedModel
+from cdbench.models.layers import at_least_float32
+from cdbench.runtime.attention.sdpa import SdpaPlan, Segment, segment_positions
+from cdbench.runtime.core import (
+    BoolArray,
+    Clock,
+    FloatArray,
+    IntArray,
+    LaunchObserver,
+    LaunchRecord,
+    Stage,
+)
+from cdbench.runtime.exits import Needs
+from cdbench.runtime.kv_cache import KVCache, StageCache
+from cdbench.runtime.residents import NOT_FORCED, Residents
+from cdbench.runtime.sampling import draw, logprobs_of, uniform
+
+NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
+
+
+class LaunchContext:
+    """What the layers of one launch see: positions, loops, and attention through the cache."""
+
+    def __init__(
+        self,
+        positions: IntArray,
+        loops: IntArray,
+        device: torch.device,
+        cache: StageCache | None,
+        rows: IntArray,
+        plan: SdpaPlan | None,
+    ) -> None:
+        self.positions = torch.from_numpy(positions).to(device)
+        self.loops = torch.from_numpy(loops).to(device)
+        self._cache, self._plan = cache, plan
+        self._rows = torch.from_numpy(rows).to(device)
+
+    def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
+        assert self._cache is not None and self._plan is not None, "this stage declared no layers"
+        self._cache.store(layer, self._rows, k_TGE, v_TGE)
+        return self._plan.attend(layer, q_THE, k_TGE, v_TGE)
+
+
+class Runner:
+    """Launches over one model, one cache and one set of residents."""
+
+    def __init__(
+        self,
+        model: StagedModel,
+        cache: KVCache,
+        residents: Residents,
+        clock: Clock,
+        observer: LaunchObserver | None,
+    ) -> None:
+        self.model, self.cache, self.residents = model, cache, residents
+        self.clock, self.observer = clock, observer
+        self.device = model.device
+        self.runnable = 0
+        """Requests resident or waiting, set by the engine before each launch."""
+        shape = (residents.capacity, model.dims.hidden_size)
+        self.state = torch.zeros(shape, dtype=model.dtype, device=self.device)
+        self.injection = torch.zeros_like(self.state) if model.dims.has_injection else None
+
+    # Decode launches: one row per resident.
+
+    def prelude(self, residents: IntArray) -> None:
+        """Embed each resident's token in flight and store its state before loop 1."""
+        res = self.residents
+        with self._timed(Stage.PRELUDE, decode_rows=residents.size):
+            ctx = self._decode_context(Stage.PRELUDE, residents, np.ones_like(residents))
+            state, injection = self.model.prelude(self._tensor(res.token[residents]), ctx)
+            where = self._tensor(residents)
+            self.state.index_copy_(0, where, state)
+            if self.injection is not None and injection is not None:
+                self.injection.index_copy_(0, where, injection)
+
+    def core(self, residents: IntArray) -> BoolArray:
+        """Run one more loop for each resident; True where its gate's test is now met."""
+        loops = self.residents.loop[residents] + 1
+        with self._timed(Stage.CORE, decode_rows=residents.size, loops=loops):
+            ctx = self._decode_context(Stage.CORE, residents, loops)
+            where = self._tensor(residents)
+            injection = None
+            if self.injection is not None:
+                injection = self.injection.index_select(0, where)
+            state = self.model.core(self.state.index_select(0, where), injection, ctx)
+            self.state.index_copy_(0, where, state)
+            met = self._gate_tests(residents, state)
+        self.residents.loop[residents] = loops
+        return met
+
+    def coda(self, residents: IntArray) -> tuple[IntArray, FloatArray, BoolArray]:
+        """Read out the residents' states: next tokens, their logprobs, and tests on the readout."""
+        with self._timed(Stage.CODA, decode_rows=residents.size):
+            ctx = self._decode_context(Stage.CODA, residents, np.ones_like(residents))
+            state = self.state.index_select(0, self._tensor(residents))
+            logits = self.model.head(self.model.coda(state, ctx))
+            tokens, logprobs = self._choose(residents, logits)
+            met = self._readout_tests(residents, logits)
+        return tokens, logprobs, met
+
+    # Prefill launches: consecutive prompt tokens, packed without padding.
+
+    def prefill_prelude(
+        self, segments: list[Segment], ids: IntArray
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx_rows = sum(s.length for s in segments)
+        with self._timed(Stage.PRELUDE, prefill_rows=ctx_rows):
+            ctx = self._prefill_context(Stage.PRELUDE, segments, 1)
+            return self.model.prelude(self._tensor(ids), ctx)
+
+    def prefill_core(
+        self, segments: list[Segment], loop: int, state: Tensor, injection: Tensor | None
+    ) -> Tensor:
+        with self._timed(Stage.CORE, prefill_rows=state.shape[0]):
+            return self.model.core(
+                state, injection, self._prefill_context(Stage.CORE, segments, loop)
+            )
+
+    def prefill_coda(self, segments: list[Segment], state: Tensor) -> Tensor:
+        """Run the coda's layers over prompt tokens, for their keys and values."""
+        with self._timed(Stage.CODA, prefill_rows=state.shape[0]):
+            return self.model.coda(state, self._prefill_context(Stage.CODA, segments, 1))
+
+    def first_tokens(
+        self, residents: IntArray, hidden: Tensor, coda_has_run: bool
+    ) -> tuple[IntArray, FloatArray]:
+        """Choose first tokens from the hidden rows of the prompts' last positions."""
+        with self._timed(Stage.CODA, prefill_rows=residents.size):
+            if not coda_has_run:
+                ones = np.ones_like(residents)
+                hidden = self.model.coda(
+                    hidden, LaunchContext(ones, ones, self.device, None, NO_ROWS, None)
+                )
+            return self._choose(residents, self.model.head(hidden))
+
+    # What launches share.
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _decode_context(self, stage: Stage, residents: IntArray, loops: IntArray) -> LaunchContext:
+        positions = self.residents.position[residents]
+        cache = self.cache.stages.get(stage)
+        if cache is None:
+            return LaunchContext(positions, loops, self.device, None, NO_ROWS, None)
+        rows = cache.write_rows(residents, positions, loops)
+        slots = np.minimum(loops, cache.slots) - 1
+        plan = SdpaPlan(cache, residents, slots, positions, [], self.model.dtype)
+        return LaunchContext(positions, loops, self.device, cache, rows, plan)
+
+    def _prefill_context(self, stage: Stage, segments: list[Segment], loop: int) -> LaunchContext:
+        residents, positions = segment_positions(segments)
+        loops = np.full_like(positions, loop)
+        cache = self.cache.stages.get(stage)
+        if cache is None:
+            return LaunchContext(positions, loops, self.device, None, NO_ROWS, None)
+        rows = cache.write_rows(residents, positions, loops)
+        slot = min(loop, cache.slots) - 1
+        reading = [Segment(s.resident, slot, s.start, s.length) for s in segments]
+        plan = SdpaPlan(cache, NO_ROWS, NO_ROWS, NO_ROWS, reading, self.model.dtype)
+        return LaunchContext(positions, loops, self.device, cache, rows, plan)
+
+    def _gate_tests(self, residents: IntArray, state: Tensor) -> BoolArray:
+        return self._tests(residents, Needs.GATE, state)
+
+    def _readout_tests(self, residents: IntArray, logits: Tensor) -> BoolArray:
+        return self._tests(residents, Needs.LOGITS, logits)
+
+    def _tests(self, residents: IntArray, needs: Needs, evidence: Tensor) -> BoolArray:
+        """Signals and tests of the rules of one kind; False for rows under another kind of rule."""
+        res = self.residents
+        met = np.zeros(residents.size, np.bool_)
+        for rule, mask in res.uses(residents):
+            if rule.needs is not needs:
+                continue
+            who = residents if mask is None else residents[mask]
+            seen = evidence if mask is None else evidence[self._tensor(mask)]
+            where = self._tensor(who)
+            memory = res.memory.index_select(0, where)
+            if needs is Needs.GATE:
+                seen = self.model.exit_logit(seen)
+            signal = rule.signal(seen, memory)
+            if rule.memory_values:
+                res.memory.index_copy_(0, where, memory)
+            tests = rule.met(signal.double(), res.threshold.index_select(0, where)).cpu().numpy()
+            met[mask if mask is not None else slice(None)] = tests
+        return met
+
+    def _choose(self, residents: IntArray, logits: Tensor) -> tuple[IntArray, FloatArray]:
+        """The next token of each resident and its raw logprob, on the host."""
+        res = self.residents
+        tokens = logits.argmax(-1)
+        drawn = res.temperature[residents] > 0
+        if drawn.any():
+            rows = self._tensor(np.flatnonzero(drawn))
+            tokens[rows] = self._draw(residents[drawn], logits[rows])
+        forced = res.forced[residents, res.outputs.count[residents]]
+        if (forced != NOT_FORCED).any():
+            wanted = self._tensor(forced)
+            tokens = torch.where(wanted == NOT_FORCED, tokens, wanted)
+        logprobs = logprobs_of(logits, tokens)
+        return tokens.cpu().numpy(), logprobs.double().cpu().numpy()
+
+    def _draw(self, residents: IntArray, logits: Tensor) -> Tensor:
+        res = self.residents
+        numbers = uniform(res.stream[residents], res.outputs.count[residents])
+        params = (res.temperature, res.top_k, res.top_p)
+        return draw(logits, *(self._tensor(p[residents]) for p in params), self._tensor(numbers))
+
+    @contextmanager
+    def _timed(
+        self,
+        stage: Stage,
+        decode_rows: int = 0,
+        prefill_rows: int = 0,
+        loops: IntArray | None = None,
+    ) -> Iterator[None]:
+        if self.observer is None:
+            yield
+            return
+        start = self.clock.now()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        end = self.clock.now()
+        counts: tuple[int, ...] = ()
+        if loops is not None:
+            counts = tuple(np.bincount(loops - 1, minlength=self.residents.max_loops).tolist())
+        self.observer.launched(
+            LaunchRecord(
+                stage, decode_rows, prefill_rows, counts, self.runnable, start, end - start
+            )
+        )
+
+
+def signal_dtype(model: StagedModel) -> torch.dtype:
+    """The precision exit signals are kept in: float32, or float64 for a float64 model."""
+    return at_least_float32(torch.empty(0, dtype=model.dtype)).dtype

@@ -1,0 +1,87 @@
+"""The loop level: which resident tokens run which stage next. Policy only.
+
+The token level (the engine) decides who is resident, where KV lies, what is sampled and when a request
+ends. A schedule sees resident numbers and nothing else of a request. Four calls join the two: *enter*,
+*next launch*, *signals*, *leave*.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from cdbench.runtime.core import IntArray
+
+
+class Work(StrEnum):
+    """What a tick launches."""
+
+    PREFILL = "prefill"
+    CORE = "core"
+    CODA = "coda"
+
+
+class Verdict(IntEnum):
+    """Where a token goes after a launch."""
+
+    LOOP = 0
+    """It runs another loop."""
+    READ_OUT = 1
+    """Its rule needs this loop's logits before it can decide."""
+    EXIT = 2
+    """It has exited: the coda is next."""
+    DONE = 3
+    """Its coda has run: the token is finished and leaves the loop level."""
+
+
+VerdictArray = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One decision: what to launch, with which residents (none are named for a prefill)."""
+
+    work: Work
+    residents: IntArray
+
+
+NOBODY: IntArray = np.empty(0, dtype=np.int64)
+PREFILL = Launch(Work.PREFILL, NOBODY)
+
+
+class Schedule(ABC):
+    """A policy over tokens in flight; each resident has at most one."""
+
+    @abstractmethod
+    def enter(self, residents: IntArray) -> None:
+        """Tokens whose prelude has run: ready for loop 1."""
+
+    @abstractmethod
+    def next_launch(self, prefill_offered: bool) -> Launch | None:
+        """The next launch, or None when there is nothing to do.
+
+        The residents named are out of the schedule's hands until ``signals`` returns them. A prefill
+        may be chosen only when the token level offers one.
+        """
+
+    @abstractmethod
+    def signals(self, launch: Launch, verdicts: VerdictArray) -> None:
+        """What became of the residents of a core or coda launch, in its order."""
+
+    @abstractmethod
+    def leave(self, residents: IntArray) -> None:
+        """Forget these residents wherever they wait (cancelled, or put aside by the token level)."""
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Tokens held."""
+
+
+def without(queue: IntArray, residents: IntArray) -> IntArray:
+    """A queue with some residents taken out, order kept."""
+    return queue[~np.isin(queue, residents)]

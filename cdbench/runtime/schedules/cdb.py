@@ -1,0 +1,66 @@
+"""Continuous depth batching (arXiv 2608.09444): the batch is re-formed at every loop.
+
+A token waits in the core queue (any depth) or in the coda queue (exited). Coda first once it has
+``coda_min_rows`` rows, then prefill when the token level offers one, then a core launch of mixed
+depths. Survivors go back to the head of the core queue and refills to its tail, so the oldest token is
+always served first and none starves. A coda below its minimum flushes when nothing else can run, so
+there is no deadlock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdbench.runtime.core import IntArray
+from cdbench.runtime.schedules.base import (
+    NOBODY,
+    PREFILL,
+    Launch,
+    Schedule,
+    Verdict,
+    VerdictArray,
+    Work,
+    without,
+)
+
+
+class ContinuousDepth(Schedule):
+    """Mixed-depth core launches of up to ``width`` rows."""
+
+    def __init__(self, width: int, coda_min_rows: int = 1) -> None:
+        self.width = width
+        self.coda_min_rows = min(coda_min_rows, width)
+        self._core = NOBODY
+        self._coda = NOBODY
+
+    def enter(self, residents: IntArray) -> None:
+        self._core = np.concatenate([self._core, residents])
+
+    def next_launch(self, prefill_offered: bool) -> Launch | None:
+        if self._coda.size >= self.coda_min_rows:
+            return self._launch_coda()
+        if prefill_offered:
+            return PREFILL
+        if self._core.size:
+            rows, self._core = self._core[: self.width], self._core[self.width :]
+            return Launch(Work.CORE, rows)
+        return self._launch_coda() if self._coda.size else None
+
+    def _launch_coda(self) -> Launch:
+        rows, self._coda = self._coda[: self.width], self._coda[self.width :]
+        return Launch(Work.CODA, rows)
+
+    def signals(self, launch: Launch, verdicts: VerdictArray) -> None:
+        survivors = launch.residents[verdicts == Verdict.LOOP]
+        to_coda = launch.residents[(verdicts == Verdict.EXIT) | (verdicts == Verdict.READ_OUT)]
+        if survivors.size:
+            self._core = np.concatenate([survivors, self._core])
+        if to_coda.size:
+            self._coda = np.concatenate([self._coda, to_coda])
+
+    def leave(self, residents: IntArray) -> None:
+        self._core, self._coda = without(self._core, residents), without(self._coda, residents)
+
+    @property
+    def in_flight(self) -> int:
+        return self._core.size + self._coda.size

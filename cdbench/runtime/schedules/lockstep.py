@@ -1,0 +1,66 @@
+"""Token-boundary batching: the batch is formed once per token and not refilled between loops.
+
+With an adaptive rule this is `lockstep`: the batch loops on, shrinking, until its last token has
+exited, and only then runs one coda for all. With rule ``none`` nothing leaves early and the same policy
+is continuous batching per token as ordinary engines do it: modes ``static``, ``static@d`` and, with one
+loop, ``dense``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdbench.runtime.core import IntArray
+from cdbench.runtime.schedules.base import (
+    NOBODY,
+    PREFILL,
+    Launch,
+    Schedule,
+    Verdict,
+    VerdictArray,
+    Work,
+    without,
+)
+
+
+class Lockstep(Schedule):
+    """Batches of up to ``width`` tokens that start and end together."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._waiting = NOBODY
+        self._batch = {v: NOBODY for v in (Verdict.LOOP, Verdict.READ_OUT, Verdict.EXIT)}
+
+    def enter(self, residents: IntArray) -> None:
+        self._waiting = np.concatenate([self._waiting, residents])
+
+    def next_launch(self, prefill_offered: bool) -> Launch | None:
+        # A readout decides who loops on, so it comes before the next loop; the exited wait for all.
+        for verdict, work in (
+            (Verdict.READ_OUT, Work.CODA),
+            (Verdict.LOOP, Work.CORE),
+            (Verdict.EXIT, Work.CODA),
+        ):
+            if self._batch[verdict].size:
+                rows, self._batch[verdict] = self._batch[verdict], NOBODY
+                return Launch(work, rows)
+        if prefill_offered:
+            return PREFILL
+        if self._waiting.size:
+            rows, self._waiting = self._waiting[: self.width], self._waiting[self.width :]
+            return Launch(Work.CORE, rows)
+        return None
+
+    def signals(self, launch: Launch, verdicts: VerdictArray) -> None:
+        for verdict, held in self._batch.items():
+            rows = launch.residents[verdicts == verdict]
+            if rows.size:
+                self._batch[verdict] = np.concatenate([held, rows])
+
+    def leave(self, residents: IntArray) -> None:
+        self._waiting = without(self._waiting, residents)
+        self._batch = {v: without(held, residents) for v, held in self._batch.items()}
+
+    @property
+    def in_flight(self) -> int:
+        return self._waiting.size + sum(held.size for held in self._batch.values())

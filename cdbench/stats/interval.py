@@ -1,0 +1,33 @@
+"""An estimate and how far it may be off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate from ``n`` observations; ``low`` and ``high`` are None where n is too small."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def defined(self) -> bool:
+        """Whether the interval exists, and not only the estimate."""
+        return self.low is not None and self.high is not None
+
+    def scaled(self, factor: float) -> Interval:
+        """The interval of ``factor`` times the quantity, for a positive exact factor."""
+        return Interval(
+            self.estimate * factor,
+            None if self.low is None else self.low * factor,
+            None if self.high is None else self.high * factor,
+            self.n,
+        )
+
+    def __contains__(self, value: float) -> bool:
+        """Whether a defined interval holds ``value``."""
+        return self.low is not None and self.high is not None and self.low <= value <= self.high

@@ -1,0 +1,207 @@
+"""A schedule never changes a result: random everything against one request at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdbench.models.base import StagedModel
+from cdbench.runtime.core import (
+    ExitPolicy,
+    LaunchLog,
+    Request,
+    RequestResult,
+    SamplingParams,
+    Stage,
+)
+from cdbench.runtime.engine import Engine, EngineConfig
+from tests import tiny
+from tests.reference import continue_alone
+
+LAYOUTS = ("per-loop", "first-shared", "shared", "slots:3")
+LOOPS = tiny.OURO_CONFIG["total_ut_steps"]
+VOCAB = tiny.OURO_CONFIG["vocab_size"]
+NEAR_TIE = 1e-9
+
+policies = st.one_of(
+    st.just(ExitPolicy()),
+    st.builds(
+        ExitPolicy,
+        rule=st.just("fixed"),
+        depth=st.integers(1, LOOPS),
+        min_loops=st.integers(1, LOOPS),
+        lag=st.integers(0, 1),
+    ),
+    st.builds(
+        ExitPolicy,
+        rule=st.just("cdf"),
+        threshold=st.sampled_from([0.0, 0.3, 0.6, 0.9]),
+        min_loops=st.integers(1, LOOPS),
+        lag=st.integers(0, 1),
+    ),
+    st.builds(
+        ExitPolicy,
+        rule=st.sampled_from(["confidence", "margin"]),
+        threshold=st.sampled_from([0.2, 0.5, 0.8]),
+        min_loops=st.integers(1, LOOPS),
+        lag=st.integers(0, 1),
+    ),
+)
+token_ids = st.integers(0, VOCAB - 1)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[Request]:
+    batch = []
+    for i in range(draw(st.integers(1, 9))):
+        force = draw(st.none() | st.lists(token_ids, min_size=1, max_size=9))
+        batch.append(
+            Request(
+                id=str(i),
+                prompt=draw(st.lists(token_ids, min_size=1, max_size=9)),
+                max_new_tokens=draw(st.integers(1, 9)),
+                exit=draw(policies),
+                force=force,
+                stop_ids=frozenset(draw(st.lists(token_ids, max_size=2))),
+                ignore_eos=draw(st.booleans()),
+                arrival_s=draw(st.floats(0, 60)),
+            )
+        )
+    return batch
+
+
+@st.composite
+def configs(draw: st.DrawFn, modes: tuple[str, ...] = ("cdb", "lockstep")) -> EngineConfig:
+    cap = draw(st.integers(1, 9))
+    width = draw(st.integers(1, cap))
+    return EngineConfig(
+        mode=draw(st.sampled_from(modes)),
+        max_residents=cap,
+        width=width,
+        kv_layout=draw(st.sampled_from(LAYOUTS)),
+        prefill_tokens=draw(st.sampled_from([1, 3, 8, 64])),
+        coda_min_rows=draw(st.integers(1, width)),
+        min_free_residents=draw(st.none() | st.integers(1, cap)),
+    )
+
+
+def serve(
+    model: StagedModel, config: EngineConfig, batch: list[Request], log: LaunchLog | None = None
+) -> dict[str, RequestResult]:
+    engine = Engine(model, config, clock=tiny.StepClock(), observer=log)
+    results = {r.id: r for r in engine.run(batch)}
+    assert engine.idle, "requests were left behind"
+    assert engine.schedule.in_flight == 0
+    assert engine.cache.rows_in_use == 0, "KV rows leaked"
+    assert results.keys() == {r.id for r in batch}
+    return results
+
+
+@settings(max_examples=60)
+@given(batch=requests(), config=configs(), data=st.data())
+def test_any_schedule_equals_the_request_alone(
+    tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, data: st.DataObject
+) -> None:
+    needs = [len(r.prompt) + len(r.force or [0] * r.max_new_tokens) - 1 for r in batch]
+    if data.draw(st.booleans()):
+        unit = Engine(tiny_ouro, config).cache.position_bytes
+        positions = data.draw(st.integers(max(needs), 3 * max(needs)))
+        config = dataclasses.replace(config, kv_budget_bytes=unit * positions)
+    results = serve(tiny_ouro, config, batch)
+    for request in batch:
+        alone = continue_alone(tiny_ouro, request, config.kv_layout)
+        if alone.margins and min(alone.margins) < NEAR_TIE:
+            continue
+        result = results[request.id]
+        assert result.tokens == alone.tokens
+        assert result.executed_depths == alone.executed
+        assert result.requested_depths == alone.requested
+        assert result.stop_depth == alone.stop_depth
+        assert result.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
+
+
+@given(batch=requests(), config=configs())
+def test_token_loops_equal_decode_rows_of_core_launches(
+    tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig
+) -> None:
+    log = LaunchLog()
+    results = serve(tiny_ouro, config, batch, log)
+    core = [r for r in log.records if r.stage is Stage.CORE]
+    assert sum(r.token_loops for r in results.values()) == sum(r.decode_rows for r in core)
+    assert all(r.decode_rows <= (config.width or 0) for r in core)
+    assert all(sum(r.depth_counts) == r.decode_rows for r in core if not r.is_prefill)
+
+
+@given(batch=requests(), config=configs(modes=("cdb",)))
+def test_cdb_without_exits_equals_static(
+    tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig
+) -> None:
+    full_depth = [dataclasses.replace(r, exit=ExitPolicy()) for r in batch]
+    static = serve(tiny_ouro, dataclasses.replace(config, mode="static"), batch)
+    cdb = serve(tiny_ouro, config, full_depth)
+    for name, result in cdb.items():
+        assert result.tokens == static[name].tokens
+        assert result.executed_depths == static[name].executed_depths
+
+
+@given(batch=requests(), config=configs(), order=st.randoms(use_true_random=False))
+def test_permuting_requests_permutes_results(
+    tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, order: object
+) -> None:
+    sampled = [
+        dataclasses.replace(r, arrival_s=0.0, sampling=SamplingParams(0.8, 5, 0.9, seed=3))
+        for r in batch
+    ]
+    shuffled = list(sampled)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    first, second = serve(tiny_ouro, config, sampled), serve(tiny_ouro, config, shuffled)
+    for name in first:
+        assert first[name].tokens == second[name].tokens
+        assert first[name].executed_depths == second[name].executed_depths
+
+
+@given(batch=requests(), config=configs(), data=st.data())
+def test_replay_repeats_tokens_and_depths_exactly(
+    tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, data: st.DataObject
+) -> None:
+    live = serve(tiny_ouro, config, batch)
+    replays = [
+        dataclasses.replace(
+            r, force=live[r.id].tokens, replay_depths=live[r.id].executed_depths, arrival_s=0.0
+        )
+        for r in batch
+        if live[r.id].tokens
+    ]
+    other = data.draw(configs())
+    replayed = serve(tiny_ouro, dataclasses.replace(other, kv_layout=config.kv_layout), replays)
+    for name, result in replayed.items():
+        assert result.tokens == live[name].tokens
+        assert result.executed_depths == live[name].executed_depths
+
+
+@given(batch=requests(), config=configs(), data=st.data())
+def test_cancelling_some_requests_leaves_the_others_unchanged(
+    tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, data: st.DataObject
+) -> None:
+    undisturbed = serve(tiny_ouro, config, batch)
+    engine = Engine(tiny_ouro, config, clock=tiny.StepClock())
+    for request in batch:
+        engine.submit(request)
+    cancelled = set()
+    for _ in range(data.draw(st.integers(0, 30))):
+        engine.tick()
+        if data.draw(st.integers(0, 4)) == 0:
+            name = data.draw(st.sampled_from([r.id for r in batch]))
+            if engine.cancel(name):
+                cancelled.add(name)
+    results = list(engine.run())
+    assert Counter(r.id for r in results) == Counter(r.id for r in batch)
+    assert engine.cache.rows_in_use == 0
+    for result in results:
+        if result.id not in cancelled:
+            assert result.tokens == undisturbed[result.id].tokens
+            assert result.executed_depths == undisturbed[result.id].executed_depths
