@@ -66,6 +66,12 @@ class IntervalRecord(Record):
         """The record of a computed interval."""
         return cls(estimate=interval.estimate, low=interval.low, high=interval.high, n=interval.n)
 
+    def to_interval(self) -> Interval:
+        """The interval again. Raises ValueError where the estimate is undefined."""
+        if self.estimate is None:
+            raise ValueError("an undefined estimate has no interval")
+        return Interval(self.estimate, self.low, self.high, self.n)
+
 
 # --- manifest: what was run, on what ---
 
@@ -133,6 +139,22 @@ class Validity(Record):
 
     verdict: Literal["VALID", "INVALID"]
     reasons: list[str] = Field(default_factory=list, description="empty for a VALID run")
+
+
+class ModelFacts(Record):
+    """The static facts of the looped model: what is known before anything is measured."""
+
+    name: str
+    model_type: str
+    parameters: int
+    max_loops: int = Field(description="R of this run")
+    cost_ratio: float = Field(description="(F_p + F_k) / F_c: boundary stages against one loop")
+    kv_bytes_per_token: int = Field(description="at full depth, under kv_layout")
+    kv_layout: str
+    dtype: str
+    device: str
+    random_weights_seed: int | None = None
+    notes: list[str] = Field(default_factory=list)
 
 
 class Workload(Record):
@@ -274,6 +296,7 @@ class Result(Record):
     validity: Validity
     manifest: Manifest
     config: dict[str, JsonValue] = Field(description="the resolved configuration")
+    model: ModelFacts | None = Field(None, description="null where only other parts were made")
     workload: Workload
     modes: dict[str, ModeResult]
     blocks: list[BlockRecord] = Field(default_factory=list)

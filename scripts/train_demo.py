@@ -54,6 +54,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "cdbench" / "assets"
 WIDTH, LOOPS = 384, 4
 MAX_POSITIONS = 256
+#: A text that has not ended by then is judged as it stands (as in the task files).
+MAX_NEW_TOKENS = 80
 BATCH = 48
 #: Batches whose documents are drawn together and sorted by length, so that little is padding.
 POOL = 4
@@ -254,6 +256,16 @@ def batch_loss(
                 ctx.exited = ctx.exited.clone()
                 ctx.exited[picked] = running == 0
     return total, right
+
+
+def initialise(model: StagedModel) -> None:
+    """Small embeddings where the residual stream is never normed itself.
+
+    Without a norm between layers, an embedding of unit scale drowns what the layers first add.
+    """
+    if model.dims.model_type == "llama":
+        embedding = model.get_submodule("embedding")
+        torch.nn.init.normal_(embedding.get_parameter("weight"), std=0.02)
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
@@ -465,7 +477,7 @@ def _one_pass(model: StagedModel, tokenizer: Tokenizer, active: list[Judged], ru
         elif j.fixed == len(j.ids):
             # The draft is used up: one more word, unless the text already runs far too long.
             j.ids.append(eos)
-            j.done = len(j.ids) > MAX_POSITIONS // 2
+            j.done = len(j.ids) > MAX_NEW_TOKENS
 
 
 def summarise(judged: list[Judged], tokenizer: Tokenizer, max_loops: int) -> dict[str, Any]:
@@ -617,6 +629,7 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = build_tokenizer()
     config = model_config(args.model, tokenizer)
     model = build_model(config)
+    initialise(model)
     log(f"{args.model}: {model.parameter_count()} parameters")
     train_trunk(model, tokenizer, args)
     round_to_bfloat16(model)

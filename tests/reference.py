@@ -27,7 +27,10 @@ class Continuation:
 
 
 class ReferenceContext:
-    """Keys and values by (layer, position, slot); a reader falls back to the deepest slot written."""
+    """One stage's keys and values by (layer, position) and slot.
+
+    A reader falls back to the deepest slot written.
+    """
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -35,16 +38,17 @@ class ReferenceContext:
         self.positions = torch.zeros(0, dtype=torch.int64)
         self.loops = torch.zeros(0, dtype=torch.int64)
 
-    def at(self, positions: list[int], loop: int) -> ReferenceContext:
+    def at(self, positions: list[int], loop: int = 1) -> ReferenceContext:
         self.positions = torch.tensor(positions)
         self.loops = torch.full_like(self.positions, loop)
         return self
 
     def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         slot = min(int(self.loops[0]), self.slots)
-        for i, position in enumerate(self.positions.tolist()):
+        positions = self.positions.tolist()
+        for i, position in enumerate(positions):
             self.stored.setdefault((layer, position), {})[slot] = (k_TGE[i], v_TGE[i])
-        out = [self._one(layer, slot, q, p) for q, p in zip(q_THE, self.positions.tolist())]
+        out = [self._one(layer, slot, q, p) for q, p in zip(q_THE, positions, strict=True)]
         return torch.stack(out)
 
     def _one(self, layer: int, slot: int, q_HE: Tensor, position: int) -> Tensor:
@@ -57,23 +61,46 @@ class ReferenceContext:
         return torch.einsum("hc,che->he", weights.softmax(-1), values)
 
 
-def continue_alone(model: StagedModel, request: Request, layout: str) -> Continuation:
+class ReferenceModel:
+    """A model with the keys and values of one request; the boundary stages keep one slot."""
+
+    def __init__(self, model: StagedModel, layout: str, max_loops: int | None) -> None:
+        self.model = model
+        self.loops = max_loops or model.dims.max_loops
+        self._prelude, self._coda = ReferenceContext(1), ReferenceContext(1)
+        self._core = ReferenceContext(slots_of_layout(layout, self.loops))
+
+    def prelude(self, ids: list[int], positions: list[int]) -> tuple[Tensor, Tensor | None]:
+        return self.model.prelude(torch.tensor(ids), self._prelude.at(positions))
+
+    def core(
+        self, state: Tensor, injection: Tensor | None, positions: list[int], loop: int
+    ) -> Tensor:
+        return self.model.core(state, injection, self._core.at(positions, loop))
+
+    def logits(self, state: Tensor, positions: list[int]) -> Tensor:
+        """The readout of the last position ``[V]``."""
+        hidden = self.model.coda(state, self._coda.at(positions))
+        return self.model.head(hidden[-1:])[0]
+
+
+def continue_alone(
+    model: StagedModel, request: Request, layout: str, max_loops: int | None = None
+) -> Continuation:
     """Greedy or forced continuation of one request by the letter of the semantics."""
-    loops = model.dims.max_loops
-    ctx = ReferenceContext(slots_of_layout(layout, loops))
+    alone = ReferenceModel(model, layout, max_loops)
     out = Continuation()
     prompt = list(request.prompt)
-    state, injection = model.prelude(torch.tensor(prompt), ctx.at(list(range(len(prompt))), 1))
-    for loop in range(1, loops + 1):
-        state = model.core(state, injection, ctx.at(list(range(len(prompt))), loop))
-    state, depth, requested = state[-1:], loops, loops
-    limit = len(request.force) if request.force is not None else request.max_new_tokens
+    positions = list(range(len(prompt)))
+    state, injection = alone.prelude(prompt, positions)
+    for loop in range(1, alone.loops + 1):
+        state = alone.core(state, injection, positions, loop)
+    logits, depth, requested = alone.logits(state, positions), alone.loops, alone.loops
     while True:
-        logits = model.head(model.coda(state, ctx))[0]
         step = len(out.tokens)
         token = int(logits.argmax()) if request.force is None else request.force[step]
         if request.force is None and token in request.stop_ids and not request.ignore_eos:
-            out.stop_depth = depth
+            out.stop_depth = depth if step else None
             return out
         best = logits.topk(2).values
         out.margins.append(float(best[0] - best[1]))
@@ -81,34 +108,55 @@ def continue_alone(model: StagedModel, request: Request, layout: str) -> Continu
         out.executed.append(depth)
         out.requested.append(requested)
         out.logprobs.append(float(logits.log_softmax(-1)[token]))
-        if len(out.tokens) == limit:
+        if len(out.tokens) == request.new_tokens:
             return out
-        position = len(prompt) + step
-        state, depth, requested = _run_token(model, ctx, request.exit, token, position)
+        logits, depth, requested = _run_token(alone, request, token, step + 1)
 
 
 def _run_token(
-    model: StagedModel, ctx: ReferenceContext, policy: ExitPolicy, token: int, position: int
+    alone: ReferenceModel, request: Request, token: int, step: int
 ) -> tuple[Tensor, int, int]:
-    state, injection = model.prelude(torch.tensor([token]), ctx.at([position], 1))
-    survival, total, exit_at, requested = 1.0, 0.0, model.dims.max_loops, 0
-    if policy.rule == "fixed":
-        exit_at = max(policy.depth or 0, policy.min_loops)
-    for loop in range(1, model.dims.max_loops + 1):
-        state = model.core(state, injection, ctx.at([position], loop))
-        met = False
-        if policy.rule == "cdf":
-            gate = float(torch.sigmoid(model.exit_logit(state))[0])
-            total, survival = total + gate * survival, survival * (1 - gate)
-            met = total >= (policy.threshold or 0.0)
-        elif policy.rule in ("confidence", "margin"):
-            best = model.head(model.coda(state, ctx))[0].softmax(-1).topk(2).values
-            signal = best[0] if policy.rule == "confidence" else best[0] - best[1]
-            met = bool(signal >= policy.threshold)
+    """Logits after the exit loop of the token that output ``step`` is read from, and its depths."""
+    policy = request.exit
+    position = [len(request.prompt) + step - 1]
+    state, injection = alone.prelude([token], position)
+    rule = _Rule(policy)
+    exit_at, requested, logits = alone.loops, 0, None
+    scripted = request.replay_depths[step] if request.replay_depths is not None else None
+    if scripted is None and policy.rule == "fixed":
+        scripted = max(policy.depth or 0, policy.min_loops)
+    for loop in range(1, alone.loops + 1):
+        state = alone.core(state, injection, position, loop)
+        if policy.rule in ("confidence", "margin"):
+            logits = alone.logits(state, position)
+        met = rule.met(alone, state, logits)
         if met and loop >= policy.min_loops and not requested:
             requested = loop
         if met and loop + policy.lag >= policy.min_loops:
             exit_at = min(exit_at, loop + policy.lag)
-        if loop >= exit_at:
+        if loop >= (scripted or exit_at):
             break
-    return state, loop, requested or loop
+    if logits is None:
+        logits = alone.logits(state, position)
+    return logits, loop, requested or loop
+
+
+class _Rule:
+    """An exit rule over the loops of one token, by its formula."""
+
+    def __init__(self, policy: ExitPolicy) -> None:
+        self.policy = policy
+        self.survival, self.total = 1.0, 0.0
+
+    def met(self, alone: ReferenceModel, state: Tensor, logits: Tensor | None) -> bool:
+        threshold = self.policy.threshold or 0.0
+        if self.policy.rule == "cdf":
+            gate = float(torch.sigmoid(alone.model.exit_logit(state))[0])
+            self.total += gate * self.survival
+            self.survival *= 1 - gate
+            return self.total >= threshold
+        if logits is not None:
+            best = logits.softmax(-1).topk(2).values
+            signal = best[0] if self.policy.rule == "confidence" else best[0] - best[1]
+            return float(signal) >= threshold
+        return False

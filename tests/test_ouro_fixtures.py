@@ -53,7 +53,7 @@ def serve(
     return results
 
 
-@pytest.mark.parametrize("width,cap", [(1, 4), (3, 7), (128, 128)])
+@pytest.mark.parametrize(("width", "cap"), [(1, 4), (3, 7), (128, 128)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["cdb", "lockstep"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])

@@ -1,0 +1,1 @@
+"""Accuracy: the questions of a task, and whether an output answers them."""

@@ -1,20 +1,22 @@
 """The stage protocol: all that the runtime knows of a model.
 
-A looped model is three stages. The *prelude* embeds a token (and runs unshared layers), the *core* is
-the block applied once per loop, the *coda* (unshared layers and the head) turns the last state into
-logits. A dense decoder is the same thing with one loop.
+A looped model is three stages. The *prelude* embeds a token (and runs unshared layers), the *core*
+is the block applied once per loop, the *coda* (unshared layers and the head) turns the last state
+into logits. A dense decoder is the same thing with one loop.
 
-Tensors are flat: one row per token, whatever request, position or loop it belongs to. Shape letters:
-T tokens of a launch, D hidden size, H query heads, G key/value heads, E head size, V vocabulary.
+Tensors are flat: one row per token, whatever request, position or loop it belongs to. Shape
+letters: T tokens of a launch, D hidden size, H query heads, G key/value heads, E head size,
+V vocabulary.
 
 The model never sees the KV cache. Each layer hands its query, key and value rows to
-``StageContext.attend``, which stores them and answers with the attention output, so prefill, decode and
-mixed launches are the same code, and training can supply a context of its own.
+``StageContext.attend``, which stores them and answers with the attention output, so prefill, decode
+and mixed launches are the same code, and training can supply a context of its own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -109,7 +111,7 @@ class StagedModel(nn.Module, ABC):
         """Official tensor name → where its values go, for loading and for saving."""
 
     @abstractmethod
-    def stage_parameters(self) -> dict[str, list[nn.Parameter]]:
+    def stage_parameters(self) -> dict[str, list[Tensor]]:
         """The matrix weights multiplied once per token by ``prelude``, ``core`` and ``coda``."""
 
     def exit_logit(self, state_TD: Tensor) -> Tensor:
@@ -118,23 +120,22 @@ class StagedModel(nn.Module, ABC):
 
     def flops_per_token(self) -> StageCost:
         """Two FLOPs per matrix weight; an embedding lookup is free, a tied head counts."""
-        return StageCost(*(2.0 * count for count in self._weights_per_stage(lambda p: p.numel())))
+        return self._per_stage(lambda weight: 2.0 * weight.numel())
 
     def weight_bytes(self) -> StageCost:
         """Bytes of matrix weights that one launch of each stage reads, whatever its rows."""
-        return StageCost(
-            *self._weights_per_stage(lambda p: p.numel() * p.element_size()),
-        )
+        return self._per_stage(lambda weight: float(weight.numel() * weight.element_size()))
 
     def attention_flops(self, context: int) -> float:
         """FLOPs of attention for one query at one core layer: 4·context·heads·head_dim."""
         return 4.0 * context * self.dims.heads * self.dims.head_dim
 
-    def _weights_per_stage(self, measure) -> tuple[float, float, float]:  # type: ignore[no-untyped-def]
-        stages = self.stage_parameters()
-        return tuple(  # type: ignore[return-value]
-            float(sum(measure(p) for p in stages[name])) for name in ("prelude", "core", "coda")
-        )
+    def _per_stage(self, measure: Callable[[Tensor], float]) -> StageCost:
+        totals = {
+            stage: sum(measure(weight) for weight in weights)
+            for stage, weights in self.stage_parameters().items()
+        }
+        return StageCost(**totals)
 
     @property
     def dtype(self) -> torch.dtype:

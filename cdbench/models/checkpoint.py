@@ -21,6 +21,8 @@ from cdbench.models.base import StagedModel, WeightSlot
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+REDUNDANT = ("lm_head.weight", ".rotary_emb.inv_freq")
+"""Tensors that a file may hold beside a model's own: a tied head, and what is computed here."""
 
 
 class ConfigReader:
@@ -81,12 +83,12 @@ def read_config(directory: Path) -> dict[str, Any]:
     """The parsed ``config.json`` of a checkpoint directory; UsageError names what is wrong."""
     path = directory / CONFIG_NAME
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
-            f"{directory}: no {CONFIG_NAME}; point --model at a checkpoint directory"
+            f"{directory}: no {CONFIG_NAME}; give the directory of a checkpoint"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {error}; expected a JSON object") from None
     if not isinstance(config, dict):
         raise UsageError(f"{path}: holds no JSON object; expected a model configuration")
@@ -98,10 +100,10 @@ def weight_files(directory: Path) -> list[Path]:
     index = directory / INDEX_NAME
     if index.exists():
         try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            files = [directory / name for name in sorted(names)]
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise UsageError(f"{index}: {error!r}; expected a safetensors index") from None
-        files = [directory / name for name in names]
     else:
         files = [directory / WEIGHTS_NAME]
     for file in files:
@@ -113,8 +115,8 @@ def weight_files(directory: Path) -> list[Path]:
 def load_weights(model: StagedModel, directory: Path) -> None:
     """Copy a checkpoint into ``model`` in place, casting to its dtype and device.
 
-    One tensor of the file is held at a time. Raises UsageError for an unreadable file, a missing
-    tensor or a wrong shape, each named.
+    One tensor of the file is held at a time. Raises UsageError for an unreadable file, a tensor
+    that is missing, has no place in the model or the wrong shape, and for NaN, each named.
     """
     slots = model.weight_map()
     parameters = dict(model.named_parameters())
@@ -135,6 +137,12 @@ def _tensors(file: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
             for name in handle.keys():  # noqa: SIM118 (not a dict)
                 if name in wanted:
                     yield name, handle.get_tensor(name)
+                elif not name.endswith(REDUNDANT):
+                    # A bias dropped in silence would make another model of it.
+                    raise UsageError(
+                        f"{file}: `{name}` has no place in this model; "
+                        f"it does not belong to this {CONFIG_NAME}"
+                    )
     except (SafetensorError, OSError) as error:
         raise UsageError(
             f"{file}: {error}; the file is truncated or no safetensors file, fetch it again"
@@ -152,9 +160,14 @@ def _copy_in(
             f"{what} has shape {list(tensor.shape)}, expected {list(target.shape)}; "
             f"it does not belong to this {CONFIG_NAME}"
         )
+    if not tensor.is_floating_point():
+        raise UsageError(f"{what} is {tensor.dtype}; quantised weights are not supported")
     target.copy_(tensor)
-    if not torch.isfinite(target).all():
-        raise UsageError(f"{what} holds NaN or infinity; the checkpoint is damaged")
+    if torch.isfinite(target).all():
+        return
+    if torch.isfinite(tensor.float()).all():
+        raise UsageError(f"{what} does not fit {target.dtype}; use --dtype bfloat16 or float32")
+    raise UsageError(f"{what} holds NaN or infinity; the checkpoint is damaged")
 
 
 def save_checkpoint(

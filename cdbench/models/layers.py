@@ -1,7 +1,7 @@
 """The few layers every decoder here is made of.
 
-Norms and rotary angles are computed in float32 *or better*: a float64 model is float64 throughout, so
-that a proof in float64 has no float32 island in it.
+Norms and rotary angles are computed in float32 *or better*: a float64 model is float64 throughout,
+so that a proof in float64 has no float32 island in it.
 """
 
 from __future__ import annotations
@@ -125,6 +125,6 @@ class GatedMLP(nn.Module):
         return slots
 
 
-def matrix_parameters(module: nn.Module) -> list[nn.Parameter]:
+def matrix_parameters(module: nn.Module) -> list[Tensor]:
     """The weights of every linear layer below ``module``: what its FLOPs are counted from."""
     return [m.weight for m in module.modules() if isinstance(m, nn.Linear)]

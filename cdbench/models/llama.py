@@ -1,12 +1,13 @@
 """A dense decoder of the Llama family, served as a looped model with one loop.
 
-The core is every layer once; the coda is the final norm and the head. It is the answer to "what would
-an ordinary model cost?", on the same cache, attention and scheduler as the looped ones.
+The core is every layer once; the coda is the final norm and the head. It is the answer to "what
+would an ordinary model cost?", on the same cache, attention and scheduler as the looped ones.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -87,7 +88,7 @@ class Llama(StagedModel):
     def head(self, hidden_TD: Tensor) -> Tensor:
         return self.lm_head(hidden_TD)
 
-    def stage_parameters(self) -> dict[str, list[nn.Parameter]]:
+    def stage_parameters(self) -> dict[str, list[Tensor]]:
         return {
             "prelude": [],
             "core": matrix_parameters(self.layers),
@@ -101,7 +102,7 @@ class Llama(StagedModel):
         }
         if not self.tied:
             slots["lm_head.weight"] = WeightSlot("lm_head.weight")
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(cast("Iterable[LlamaLayer]", self.layers)):
             ours, official = f"layers.{i}", f"model.layers.{i}"
             slots |= layer.attention.weight_map(f"{ours}.attention", f"{official}.self_attn")
             slots |= layer.mlp.weight_map(f"{ours}.mlp", f"{official}.mlp")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,19 @@ from cdbench.models.base import StagedModel
 from cdbench.models.checkpoint import load_weights, read_config, weight_files
 from cdbench.models.registry import build_model
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_ANSWER_S = 5.0
+"""Seconds the hub has to answer at all, before anything is fetched."""
 RANDOM_WEIGHT_STD = 0.02
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model recommends for itself (``card.json``); neutral where there is none."""
+    """What a model recommends for itself (``card.json``); neutral where there is none.
+
+    ``exit`` is a text of ``--exit``; without a card it is the ``cdf`` rule at the configuration's
+    own threshold, where that is set and below 1.
+    """
 
     exit: str = "none"
     kv: str = "per-loop"
@@ -68,13 +76,17 @@ def load_model(
     """Load a model by demo name, directory or hub id.
 
     ``dtype`` auto is float32 on a CPU and the checkpoint's own on a GPU; ``device`` auto takes CUDA
-    where there is one. With ``weight_seed`` the weights are random and only ``config.json`` is read.
+    where there is one. With ``weight_seed`` weights are random and only ``config.json`` is read.
     Raises UsageError, naming the file or id and what to do.
     """
-    directory = locate(source)
-    config = read_config(directory)
     target = resolve_device(device)
-    network = build_network(config, resolve_dtype(dtype, target, config), target)
+    directory = locate(source, with_weights=weight_seed is None)
+    config = read_config(directory)
+    precision = resolve_dtype(dtype, target, config)
+    try:
+        network = build_network(config, precision, target)
+    except UsageError as error:
+        raise UsageError(f"{directory}/{error}") from None
     files = [directory / "config.json"]
     if weight_seed is None:
         load_weights(network, directory)
@@ -84,7 +96,7 @@ def load_model(
     return LoadedModel(
         name=resources.canonical_model(source),
         network=network,
-        card=read_card(directory),
+        card=read_card(directory, config),
         tokenizer=_tokenizer(directory),
         stop_ids=_stop_ids(directory),
         files=tuple(files),
@@ -95,8 +107,31 @@ def load_model(
 def build_network(config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> StagedModel:
     """A model with unset weights, allocated once, in its final dtype and place."""
     with torch.device("meta"):
-        network = build_model(config)
-    return network.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+        network = build_model(config).to(dtype)
+    ties = _tied_parameters(network)
+    try:
+        network = network.to_empty(device=device)
+    except RuntimeError as error:  # an allocator's; CUDA's own is a subclass
+        size = network.parameter_count() * dtype.itemsize
+        raise UsageError(
+            f"config.json: {size:,} bytes of weights cannot be allocated on {device} "
+            f"({str(error).splitlines()[0]}); use a smaller dtype or another device"
+        ) from None
+    for alias, owner in ties.items():
+        module, _, attribute = alias.rpartition(".")
+        setattr(network.get_submodule(module), attribute, network.get_parameter(owner))
+    return network.requires_grad_(False).eval()
+
+
+def _tied_parameters(network: StagedModel) -> dict[str, str]:
+    """Second name → first name of parameters that are one: ``to_empty`` would part them."""
+    first: dict[int, str] = {}
+    ties: dict[str, str] = {}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        owner = first.setdefault(id(parameter), name)
+        if owner != name:
+            ties[name] = owner
+    return ties
 
 
 def randomise(network: StagedModel, seed: int) -> None:
@@ -113,6 +148,8 @@ def resolve_device(device: str) -> torch.device:
     """``auto``, ``cpu`` or ``cuda``; UsageError where CUDA is asked for and absent."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r}: unknown; use auto, cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device 'cuda': no CUDA device is available; use --device cpu")
     return torch.device(device)
@@ -129,8 +166,11 @@ def resolve_dtype(dtype: str, device: torch.device, config: dict[str, Any]) -> t
     return resolved
 
 
-def locate(source: str) -> Path:
-    """The checkpoint directory of a demo name, a path or a hub id (fetched where online)."""
+def locate(source: str, with_weights: bool = True) -> Path:
+    """The checkpoint directory of a demo name, a path or a hub id.
+
+    A hub id is fetched where there is a network, without its weights where they are not wanted.
+    """
     name = resources.canonical_model(source)
     if name in resources.demo_names():
         return resources.demo_path(name)
@@ -140,39 +180,74 @@ def locate(source: str) -> Path:
     if path.exists():
         raise UsageError(f"model {source!r}: is a file; point at the checkpoint's directory")
     if HUB_ID.fullmatch(source):
-        return _from_hub(source)
+        return _from_hub(source, with_weights)
     raise UsageError(
         f"model {source!r}: no such demo or directory; "
         f"{resources.nearest_hint(source, resources.demo_names())}"
     )
 
 
-def _from_hub(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def _from_hub(hub_id: str, with_weights: bool) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.safetensors"]
+    patterns = ["*.json", *(["*.safetensors"] if with_weights else [])]
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
-    except (LocalEntryNotFoundError, FileNotFoundError):
+        cached = Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+        if not with_weights or any(cached.glob("*.safetensors")):
+            return cached
+    except (LocalEntryNotFoundError, FileNotFoundError, ValueError):
         pass
     try:
+        # The client's own patience has no end; whether the hub is there shows at once.
+        _within(HUB_ANSWER_S, lambda: HfApi().model_info(hub_id, timeout=HUB_ANSWER_S))
         return Path(snapshot_download(hub_id, allow_patterns=patterns))
-    except (HfHubHTTPError, OSError, LocalEntryNotFoundError) as error:
+    except Exception as error:  # the client's versions differ in the errors they raise
         raise UsageError(
             f"model {hub_id!r}: not in the local cache and cannot be fetched "
-            f"({type(error).__name__}); download it where there is a network and pass its directory"
+            f"({type(error).__name__}); download it where there is a network and give its directory"
         ) from None
 
 
-def read_card(directory: Path) -> ModelCard:
-    """The model's own recommendations; the neutral card where it has none."""
-    raw = _optional_json(directory / "card.json")
+def _within(limit_s: float, ask: Callable[[], object]) -> None:
+    """Run ``ask``; TimeoutError past the limit, which name resolution would not keep by itself."""
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            ask()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if failed:
+        raise failed[0]
+    if thread.is_alive():
+        raise TimeoutError
+
+
+def read_card(directory: Path, config: dict[str, Any] | None = None) -> ModelCard:
+    """The model's own recommendations; without a card, what its configuration implies."""
+    path = directory / "card.json"
+    raw = _optional_json(path)
+    tasks = raw.get("tasks") or []
+    if not isinstance(tasks, list):
+        raise UsageError(f"{path}: `tasks` is {tasks!r}; expected a list of task names")
     return ModelCard(
-        exit=str(raw.get("exit", "none")),
-        kv=str(raw.get("kv", "per-loop")),
-        tasks=tuple(str(task) for task in raw.get("tasks", ())),
+        exit=str(raw.get("exit") or _configured_exit(config or {})),
+        kv=str(raw.get("kv") or "per-loop"),
+        tasks=tuple(str(task) for task in tasks),
     )
+
+
+def _configured_exit(config: dict[str, Any]) -> str:
+    """``cdf`` at the threshold in an Ouro configuration; 1.0 there means that none is set."""
+    threshold = config.get("early_exit_threshold")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+        return "none"
+    return f"cdf@{float(threshold)!r}" if 0 <= threshold < 1 else "none"
 
 
 def _tokenizer(directory: Path) -> Tokenizer | None:
@@ -187,10 +262,12 @@ def _tokenizer(directory: Path) -> Tokenizer | None:
 
 def _stop_ids(directory: Path) -> frozenset[int]:
     """End-of-text ids of the generation config. A bare checkpoint has none."""
-    found = _optional_json(directory / "generation_config.json").get("eos_token_id")
-    if found is None:
-        return frozenset()
-    return frozenset(int(i) for i in (found if isinstance(found, list) else [found]))
+    path = directory / "generation_config.json"
+    found = _optional_json(path).get("eos_token_id")
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        raise UsageError(f"{path}: `eos_token_id` is {found!r}; expected token ids")
+    return frozenset(ids)
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
@@ -198,7 +275,7 @@ def _optional_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {error}; expected a JSON object") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path}: holds no JSON object; expected one")

@@ -1,12 +1,13 @@
 """Ouro (arXiv 2510.25741): one block of layers looped R times, with a learned exit gate.
 
-Prelude: the token embedding. One loop: every layer, then the final norm, whose output is both the next
-loop's input and what the head and the gate read. There is no injection and no loop embedding.
+Prelude: the token embedding. One loop: every layer, then the final norm, whose output is both the
+next loop's input and what the head and the gate read. There is no injection and no loop embedding.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -97,11 +98,10 @@ class Ouro(StagedModel):
 
     def exit_logit(self, state_TD: Tensor) -> Tensor:
         state = at_least_float32(state_TD)
-        return F.linear(state, self.gate.weight.to(state.dtype), self.gate.bias.to(state.dtype))[
-            :, 0
-        ]
+        weight, bias = self.gate.weight.to(state.dtype), self.gate.bias.to(state.dtype)
+        return F.linear(state, weight, bias)[:, 0]
 
-    def stage_parameters(self) -> dict[str, list[nn.Parameter]]:
+    def stage_parameters(self) -> dict[str, list[Tensor]]:
         return {
             "prelude": [],
             "core": [*matrix_parameters(self.layers), self.gate.weight],
@@ -123,7 +123,7 @@ class Ouro(StagedModel):
             "post_attention_layernorm": "mlp_norm",
             "post_attention_layernorm_2": "mlp_norm_out",
         }
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(cast("Iterable[OuroLayer]", self.layers)):
             ours, official = f"layers.{i}", f"model.layers.{i}"
             slots |= layer.attention.weight_map(f"{ours}.attention", f"{official}.self_attn")
             slots |= layer.mlp.weight_map(f"{ours}.mlp", f"{official}.mlp")

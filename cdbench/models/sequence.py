@@ -1,7 +1,7 @@
 """Whole sequences at one depth, without a cache: for training, and as the plain reference.
 
-Every position of ``[B, T]`` ids is at the same loop, and at loop k reads the others' loop-k keys, as a
-prompt does. Rows are flattened to ``[B·T]`` because the model's stages know no batch dimension.
+Every position of ``[B, T]`` ids is at the same loop, and at loop k reads the others' loop-k keys,
+as a prompt does. Rows are flattened to ``[B·T]``: the model's stages know no batch dimension.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class SequenceContext:
 
     def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         q, k, v = (
-            x.unflatten(0, (self.batch, self.length)).transpose(1, 2) for x in (q_THE, k_TGE, v_TGE)
+            x.view(self.batch, self.length, *x.shape[1:]).transpose(1, 2)
+            for x in (q_THE, k_TGE, v_TGE)
         )
         grouped = q.shape[1] != k.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
@@ -36,7 +37,8 @@ def loop_states(
     model: StagedModel, ids_BT: Tensor, max_loops: int | None = None
 ) -> Iterator[Tensor]:
     """The core's output ``[B·T, D]`` after loop 1, 2, … ``max_loops`` (default: the model's)."""
-    ctx = SequenceContext(*ids_BT.shape, ids_BT.device)
+    batch, length = ids_BT.shape
+    ctx = SequenceContext(batch, length, ids_BT.device)
     state, injection = model.prelude(ids_BT.flatten(), ctx)
     for loop in range(1, (max_loops or model.dims.max_loops) + 1):
         ctx.loops.fill_(loop)

@@ -41,8 +41,8 @@ class FinishReason(StrEnum):
 class ExitPolicy:
     """When a token may stop looping. ``min_loops`` is a floor on the executed depth.
 
-    ``threshold`` is None for rules without one (``none``, ``fixed``, ``trace``). ``lag`` 0 ends a token
-    after the loop that decided so, 1 after the next. ``depth`` belongs to rule ``fixed`` alone.
+    ``threshold`` is None for rules without one (``none``, ``fixed``, ``trace``). ``lag`` 0 ends a
+    token after the loop that decided so, 1 after the next. ``depth`` belongs to rule ``fixed``.
     """
 
     rule: str = "none"
@@ -54,7 +54,7 @@ class ExitPolicy:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Greedy at temperature 0; otherwise a draw from a stream keyed by (seed, request, position)."""
+    """Greedy at temperature 0; else a draw from a stream keyed by (seed, request, position)."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -67,8 +67,8 @@ class Request:
     """One prompt and how to continue it.
 
     ``force`` feeds the listed tokens instead of the sampled ones and overrides stops and
-    ``max_new_tokens``. ``replay_depths`` (with ``force``; aligned with it, entry 0 ignored) makes each
-    later token leave at the recorded depth, while the live rule still runs and is paid for.
+    ``max_new_tokens``. ``replay_depths`` (with ``force``; aligned with it, entry 0 ignored) makes
+    each later token leave at the recorded depth, while the live rule still runs and is paid for.
     """
 
     id: str
@@ -85,13 +85,25 @@ class Request:
     task: str | None = None
     doc_id: int | None = None
 
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens it can produce."""
+        return self.max_new_tokens if self.force is None else len(self.force)
+
+    @property
+    def positions(self) -> int:
+        """Positions it can come to occupy: the last token it produces is never fed back."""
+        return len(self.prompt) + self.new_tokens - 1
+
 
 @dataclass
 class RequestResult:
     """What became of one request. Times are seconds on the engine's clock.
 
-    ``stop_depth`` is the depth of the stop token, which is not listed in ``tokens``. A refused request
-    has ``error`` set and no tokens. ``text`` is None without a tokenizer.
+    ``stop_depth`` is the depth of the stop token, which is not listed in ``tokens``; it stays None
+    where the very first token is the stop, because that token's loops are the prompt's.
+    ``cancelled_loops`` are those of a token in flight when the request was cancelled. A refused
+    request has ``error`` set and no tokens. ``text`` is None without a tokenizer.
     """
 
     id: str
@@ -110,19 +122,23 @@ class RequestResult:
     finish_s: float
     task: str | None = None
     doc_id: int | None = None
+    cancelled_loops: int = 0
 
     @property
     def token_loops(self) -> int:
-        """Loops of later tokens, the stop token's included (metrics.md: ``token_loops``)."""
-        return sum(self.executed_depths[1:]) + (self.stop_depth or 0)
+        """Loops of later tokens, those of stop and cancelled tokens included.
+
+        Summed over requests this equals the decode rows of core launches.
+        """
+        return sum(self.executed_depths[1:]) + (self.stop_depth or 0) + self.cancelled_loops
 
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """One launch as it ran. ``depth_counts[k-1]`` is how many decode rows were at loop k (core only).
+    """One launch as it ran. ``depth_counts[k-1]``: decode rows that were at loop k (core only).
 
-    ``runnable`` is how many requests were resident or waiting when it was launched: below the cap the
-    launch belongs to the fill or the drain. ``start_s`` is on the engine's clock.
+    ``runnable`` is how many requests were resident or waiting when it was launched: below the cap
+    the launch belongs to the fill or the drain. ``start_s`` is on the engine's clock.
     """
 
     stage: Stage

@@ -1,9 +1,9 @@
 """Exit rules: a signal per row and loop, and the test that ends a token's looping.
 
-A rule is one class. It says what it needs (nothing, the exit gate, or logits read out through the coda
-at every loop), keeps whatever it must remember between loops in a tensor with one line per resident,
-and computes its signal in float32 or better, whatever the model's dtype: a bfloat16 sum of exit
-probabilities rounds to 1 too early. A NaN signal never satisfies a test, so it never exits.
+A rule is one class. It says what it needs (nothing, the exit gate, or logits read out through the
+coda at every loop), keeps whatever it must remember between loops in a tensor with one line per
+resident, and computes its signal in float32 or better, whatever the model's dtype: a bfloat16 sum
+of exit probabilities rounds to 1 too early. A NaN signal never satisfies a test, so it never exits.
 """
 
 from __future__ import annotations

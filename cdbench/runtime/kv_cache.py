@@ -2,12 +2,13 @@
 
 A *row* holds the K and V of one token in one slot, for all layers of a stage. A core layer keeps m
 slots per token and loop k writes slot min(k, m); prelude and coda layers keep one. The table
-``[resident, slot, position] → row`` is all that attention reads, so tokens at different loops mix in
-one launch under every layout. A token takes a row only when it first writes a slot; when it exits, its
-deeper slots point at its deepest row, so nothing is copied and an early exit saves memory.
+``[resident, slot, position] → row`` is all that attention reads, so tokens at different loops mix
+in one launch under every layout. A token takes a row only when it first writes a slot; when it
+exits, its deeper slots point at its deepest row, so nothing is copied and an early exit saves
+memory.
 
-Row 0 is never written: it is what unused table entries point at, so that padding reads zeros and not
-another request's numbers.
+Row 0 is never written: it is what unused table entries point at, so that padding reads zeros and
+not another request's numbers.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from cdbench.runtime.core import IntArray, Stage
 
 TableArray = npt.NDArray[np.int32]
 GROWTH_STEP_POSITIONS = 64
+NO_ROW = 0
 
 
 def slots_of_layout(layout: str, max_loops: int) -> int:
-    """m of ``per-loop`` | ``first-shared`` | ``shared`` | ``slots:M``; never more than there are loops."""
+    """m of ``per-loop``, ``first-shared``, ``shared`` or ``slots:M``; never more than the loops."""
     if layout == "per-loop":
         return max_loops
     if layout == "first-shared":
@@ -146,9 +148,9 @@ class StageCache:
     def write_rows(self, residents: IntArray, positions: IntArray, loops: IntArray) -> IntArray:
         """The rows that tokens at these loops write, allotting those their slot lacks. ``[T]``."""
         slots = np.minimum(loops, self.slots) - 1
-        rows = self.table[residents, slots, positions].astype(np.int64)
-        # Loop k first writes its slot when k ≤ m; a later loop overwrites slot m.
-        new = loops <= self.slots
+        rows: IntArray = self.table[residents, slots, positions].astype(np.int64)
+        # A later loop overwrites slot m, and a later readout its token's row in the coda.
+        new = rows == NO_ROW
         count = int(np.count_nonzero(new))
         if count:
             rows[new] = self.pool.take(count)
@@ -161,15 +163,10 @@ class StageCache:
         if not short.any():
             return
         residents, positions, depths = residents[short], positions[short], depths[short]
-        deepest = self.table[residents, depths - 1, positions]
-        for slot in range(1, self.slots):
-            unwritten = depths <= slot
-            self._point(
-                residents[unwritten],
-                np.full(np.count_nonzero(unwritten), slot),
-                positions[unwritten],
-                deepest[unwritten],
-            )
+        slots = np.arange(self.slots)
+        deepest = np.minimum(slots, depths[:, None] - 1)
+        residents, positions = residents[:, None], positions[:, None]
+        self._point(residents, slots, positions, self.table[residents, deepest, positions])
 
     def release(self, resident: int) -> None:
         """Free all rows of a resident and clear its line."""
@@ -186,6 +183,7 @@ class StageCache:
         positions: IntArray,
         rows: npt.NDArray[np.signedinteger],
     ) -> None:
+        """Set table entries; residents, slots and positions broadcast to the shape of ``rows``."""
         self.table[residents, slots, positions] = rows
         if self.device.type != "cpu":
             where = tuple(

@@ -1,4 +1,4 @@
-"""What a mode means for the runtime: its schedule, its maximum depth, and whose exit rule counts."""
+"""What a mode means for the runtime: its schedule, its maximum depth, and whether rules count."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Loop-major prefill: loop k over all chunks, states kept, then loop k + 1.
 
-At loop k prompt tokens read one another's loop-k keys under every KV layout, so cutting a prompt into
-chunks inside a loop changes nothing. A job is one pack of admitted prompts; it is a generator with one
-launch per step, so that the schedule may put decode launches between them.
+At loop k prompt tokens read one another's loop-k keys under every KV layout, so cutting a prompt
+into chunks inside a loop changes nothing. A job is one pack of admitted prompts; it is a generator
+with one launch per step, so that the schedule may put decode launches between them.
 """
 
 from __future__ import annotations

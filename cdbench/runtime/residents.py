@@ -1,19 +1,22 @@
 """The admitted requests as arrays: one line per resident, no object per token.
 
-Everything the hot path touches is a numpy array indexed by resident number, so that routing a launch is
-a handful of vector operations whatever its width. Values the device reads at every loop (thresholds,
-what exit rules remember) have tensors of their own.
+Everything the hot path touches is a numpy array indexed by resident number, so that routing a
+launch is a handful of vector operations whatever its width. Values the device reads at every loop
+(thresholds, what exit rules remember) have tensors of their own.
 """
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from cdbench.runtime.core import BoolArray, ExitPolicy, IntArray, Request
+from cdbench.runtime.core import BoolArray, ExitPolicy, FloatArray, IntArray, Request
 from cdbench.runtime.exits import RULES, ExitRule, Needs
 from cdbench.runtime.sampling import stream_key
 
@@ -21,21 +24,19 @@ NOT_FORCED = -1
 NO_STOP = -1
 RULE_LIST: list[ExitRule] = list(RULES.values())
 RULE_INDEX = {rule.name: i for i, rule in enumerate(RULE_LIST)}
-READS_OUT = np.array([rule.needs is Needs.LOGITS for rule in RULE_LIST])
-HAS_SIGNAL = np.array([rule.needs is not Needs.NOTHING for rule in RULE_LIST])
 MEMORY_VALUES = max(rule.memory_values for rule in RULE_LIST)
 
 
 @dataclass
 class Outputs:
-    """What each resident has produced so far, ``[residents, tokens]``; ``count`` entries are filled."""
+    """What each resident has produced, ``[residents, tokens]``; ``count`` entries are filled."""
 
     count: IntArray
     tokens: IntArray
     executed: IntArray
     requested: IntArray
-    logprobs: np.ndarray
-    token_s: np.ndarray
+    logprobs: FloatArray
+    token_s: FloatArray
 
     @staticmethod
     def empty(residents: int, tokens: int) -> Outputs:
@@ -55,7 +56,7 @@ class Outputs:
         tokens: IntArray,
         executed: IntArray,
         requested: IntArray,
-        logprobs: np.ndarray,
+        logprobs: FloatArray,
         now_s: float,
     ) -> None:
         at = self.count[residents]
@@ -87,6 +88,7 @@ class Residents:
         self.is_scripted = np.zeros(capacity, np.bool_)
         # The request's policy.
         self.rule = np.zeros(capacity, np.int64)
+        self.reads_out = np.zeros(capacity, np.bool_)
         self.lag = np.zeros(capacity, np.int64)
         self.min_loops = np.ones(capacity, np.int64)
         self.limit = np.zeros(capacity, np.int64)
@@ -100,7 +102,8 @@ class Residents:
         self.stream = np.zeros(capacity, np.uint64)
         self.has_stop_strings = np.zeros(capacity, np.bool_)
         self.stop_ids = np.full((capacity, 1), NO_STOP, np.int64)
-        # Per-token scripts, aligned with the outputs: forced tokens and fixed or replayed depths (0: live).
+        # Per-token scripts, aligned with the outputs: forced tokens, and fixed or replayed depths
+        # (0: live).
         self.forced = np.full((capacity, 1), NOT_FORCED, np.int64)
         self.scripted_depth = np.zeros((capacity, 1), np.int64)
         self.outputs = Outputs.empty(capacity, 1)
@@ -119,7 +122,7 @@ class Residents:
         r = heapq.heappop(self._free)
         self.requests[r] = request
         self.admitted_s[r] = now_s
-        self.limit[r] = len(request.force) if request.force is not None else request.max_new_tokens
+        self.limit[r] = request.new_tokens
         self._hold_tokens(int(self.limit[r]))
         self._set_policy(r, request.exit)
         self._set_sampling(r, request)
@@ -136,6 +139,13 @@ class Residents:
         assert request is not None, f"resident {resident} holds no request"
         return request
 
+    def find(self, request_id: str) -> int | None:
+        """The resident that holds the request of this id."""
+        for r, request in enumerate(self.requests):
+            if request is not None and request.id == request_id:
+                return r
+        return None
+
     def start_token(self, residents: IntArray) -> None:
         """Reset what belongs to a token, before its loop 1."""
         at = self.outputs.count[residents]
@@ -144,22 +154,30 @@ class Residents:
         self.requested[residents] = 0
         self.is_scripted[residents] = scripted > 0
         self.exit_at[residents] = np.where(scripted > 0, scripted, self.max_loops)
-        if MEMORY_VALUES:
-            where = torch.from_numpy(residents).to(self.device)
-            self.memory.index_copy_(0, where, self.memory_start.index_select(0, where))
+
+    def forget(self, residents_T: Tensor) -> None:
+        """Reset what exit rules remember of these residents, on the device, before loop 1."""
+        self.memory.index_copy_(0, residents_T, self.memory_start.index_select(0, residents_T))
 
     def decide(self, residents: IntArray, met: BoolArray) -> BoolArray:
-        """Record a signal's tests after loop ``loop`` and say who has now exited (design.md §3.3)."""
-        loop, floor, lag = self.loop[residents], self.min_loops[residents], self.lag[residents]
-        may_request = met & (loop >= floor) & (self.requested[residents] == 0)
-        if may_request.any():
-            self.requested[residents[may_request]] = loop[may_request]
-        decided = met & (loop + lag >= floor) & ~self.is_scripted[residents]
-        exit_at = self.exit_at[residents]
-        if decided.any():
-            exit_at = np.where(decided, np.minimum(exit_at, loop + lag), exit_at)
-            self.exit_at[residents] = exit_at
-        return loop >= exit_at
+        """Record the tests on a signal after the current loop, and say who has now exited.
+
+        With lag L a decision may be taken at loop k where k + L reaches the floor on the executed
+        depth; what the rule would execute at lag 0 is recorded beside it.
+        """
+        if met.any():
+            self._record_met(residents[met])
+        exited: BoolArray = self.loop[residents] >= self.exit_at[residents]
+        return exited
+
+    def _record_met(self, residents: IntArray) -> None:
+        loop, floor = self.loop[residents], self.min_loops[residents]
+        first = (loop >= floor) & (self.requested[residents] == 0)
+        self.requested[residents[first]] = loop[first]
+        leave_at = loop + self.lag[residents]
+        decides = (leave_at >= floor) & ~self.is_scripted[residents]
+        deciding = residents[decides]
+        self.exit_at[deciding] = np.minimum(self.exit_at[deciding], leave_at[decides])
 
     def requested_depths(self, residents: IntArray) -> IntArray:
         """Depth asked for at lag 0, from this run's signals; executed where none was satisfied."""
@@ -176,6 +194,7 @@ class Residents:
     def _set_policy(self, r: int, policy: ExitPolicy) -> None:
         rule = RULES[policy.rule]
         self.rule[r] = RULE_INDEX[policy.rule]
+        self.reads_out[r] = rule.needs is Needs.LOGITS
         self.lag[r] = policy.lag
         self.min_loops[r] = policy.min_loops
         self.threshold[r] = policy.threshold if policy.threshold is not None else 0.0
@@ -220,7 +239,7 @@ class Residents:
             setattr(out, name, _widened(getattr(out, name), width, 0))
 
 
-def _widened(array: np.ndarray, width: int, fill: int) -> np.ndarray:
+def _widened(array: npt.NDArray[Any], width: int, fill: int) -> npt.NDArray[Any]:
     wider = np.full((array.shape[0], width), fill, array.dtype)
     wider[:, : array.shape[1]] = array
     return wider

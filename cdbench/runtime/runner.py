@@ -1,8 +1,8 @@
 """The runner: carries out launches on the device and times them. It decides nothing.
 
-One launch is one batched forward of one stage, from gathering its rows to having its result (the exit
-tests or the tokens) where the host can read it. Everything in between counts as the stage's time; what
-the engine does between launches counts as host time.
+One launch is one batched forward of one stage, from gathering its rows to having its result (the
+exit tests or the tokens) where the host can read it. Everything in between counts as the stage's
+time; what the engine does between launches counts as host time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class LaunchContext:
         self._rows = torch.from_numpy(rows).to(device)
 
     def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
-        assert self._cache is not None and self._plan is not None, "this stage declared no layers"
+        assert self._cache is not None, "this stage declared no layers"
+        assert self._plan is not None
         self._cache.store(layer, self._rows, k_TGE, v_TGE)
         return self._plan.attend(layer, q_THE, k_TGE, v_TGE)
 
@@ -86,6 +87,7 @@ class Runner:
             ctx = self._decode_context(Stage.PRELUDE, residents, np.ones_like(residents))
             state, injection = self.model.prelude(self._tensor(res.token[residents]), ctx)
             where = self._tensor(residents)
+            res.forget(where)
             self.state.index_copy_(0, where, state)
             if self.injection is not None and injection is not None:
                 self.injection.index_copy_(0, where, injection)
@@ -196,7 +198,7 @@ class Runner:
             memory = res.memory.index_select(0, where)
             if needs is Needs.GATE:
                 seen = self.model.exit_logit(seen)
-            signal = rule.signal(seen, memory)
+            signal = rule.signal(seen, memory[:, : rule.memory_values])
             if rule.memory_values:
                 res.memory.index_copy_(0, where, memory)
             tests = rule.met(signal.double(), res.threshold.index_select(0, where)).cpu().numpy()
@@ -221,8 +223,13 @@ class Runner:
     def _draw(self, residents: IntArray, logits: Tensor) -> Tensor:
         res = self.residents
         numbers = uniform(res.stream[residents], res.outputs.count[residents])
-        params = (res.temperature, res.top_k, res.top_p)
-        return draw(logits, *(self._tensor(p[residents]) for p in params), self._tensor(numbers))
+        return draw(
+            logits,
+            self._tensor(res.temperature[residents]),
+            self._tensor(res.top_k[residents]),
+            self._tensor(res.top_p[residents]),
+            self._tensor(numbers),
+        )
 
     @contextmanager
     def _timed(

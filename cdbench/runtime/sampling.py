@@ -26,13 +26,14 @@ def stream_key(request_id: str, seed: int) -> int:
 
 
 def uniform(keys: UintArray, positions: IntArray) -> FloatArray:
-    """Uniform numbers in [0, 1), one per (key, position): SplitMix64 used as a counter generator."""
+    """Uniform numbers in [0, 1), one per (key, position): SplitMix64 as a counter generator."""
     with np.errstate(over="ignore"):
         x = keys + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    numbers: FloatArray = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return numbers
 
 
 def draw(
@@ -44,15 +45,20 @@ def draw(
 ) -> Tensor:
     """One token per row ``[T]`` by inverse CDF over the rows' cut distributions, in float64.
 
-    ``top_k`` 0 keeps all; ``top_p`` keeps the smallest set of likeliest tokens reaching that mass.
-    Temperature must be above 0. Ties keep vocabulary order, so that a draw is reproducible.
+    ``top_k`` keeps the k likeliest tokens (0: all); of what it keeps, ``top_p`` keeps the smallest
+    set of likeliest tokens that reaches this share. Temperature must be above 0. Ties keep
+    vocabulary order, so that a draw is reproducible.
     """
-    scaled = logits_TV.double() / temperature_T.double()[:, None]
+    logits = logits_TV.double()
+    # From the best logit down, so that a tiny temperature gives probability 0 and not NaN.
+    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature_T.double()[:, None]
     probs, order = scaled.softmax(-1).sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(probs.shape[-1], device=probs.device)
     limit = torch.where(top_k_T > 0, top_k_T, probs.shape[-1])
-    before = probs.cumsum(-1) - probs
-    kept = (rank < limit[:, None]) & ((before < top_p_T.double()[:, None]) | (rank == 0))
+    probs = probs * (rank < limit[:, None])
+    reached = probs.cumsum(-1)
+    share = top_p_T.double()[:, None] * reached[:, -1:]
+    kept = (rank == 0) | ((probs > 0) & (reached - probs < share))
     mass = (probs * kept).cumsum(-1)
     target = uniform_T.double()[:, None] * mass[:, -1:]
     chosen = (mass <= target).sum(-1, keepdim=True)

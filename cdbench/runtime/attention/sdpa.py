@@ -1,9 +1,9 @@
 """The reference attention backend: gather the rows, then PyTorch's scaled dot-product attention.
 
-Runs on any device in any dtype. A launch holds decode queries (one token per request, each with a table
-line of its own slot) followed by prefill segments (consecutive tokens of one prompt). A segment that
-starts its prompt reads only keys made in this launch, so it needs no gather; segments of equal length
-that lie side by side are one batched call.
+Runs on any device in any dtype. A launch holds decode queries (one token per request, each with a
+table line of its own slot) followed by prefill segments (consecutive tokens of one prompt). A
+segment that starts its prompt reads only keys made in this launch, so it needs no gather; segments
+of equal length that lie side by side are one batched call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdbench.runtime.kv_cache import StageCache
 
 @dataclass(frozen=True)
 class Segment:
-    """``length`` prompt tokens of one resident, from position ``start``, reading slot ``slot`` (0-based)."""
+    """``length`` prompt tokens of one resident from position ``start``; ``slot`` counts from 0."""
 
     resident: int
     slot: int
@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class _Run:
-    """Adjacent segments that are one call: ``count`` of ``length`` tokens; ``rows`` if they look back."""
+    """Adjacent segments as one call: ``count`` of ``length`` tokens; ``rows`` if they look back."""
 
     count: int
     length: int
@@ -62,8 +62,8 @@ class SdpaPlan:
     ) -> None:
         device = self.cache.device
         self.context = int(positions.max()) + 1
-        where = (torch.from_numpy(x).to(device) for x in (residents, slots))
-        self.lines = self.cache.lines(*where, self.context).flatten()
+        who, slot = torch.from_numpy(residents).to(device), torch.from_numpy(slots).to(device)
+        self.lines = self.cache.lines(who, slot, self.context).flatten()
         last = torch.from_numpy(positions).to(device)[:, None]
         hidden = torch.arange(self.context, device=device) > last
         self.bias = torch.zeros(hidden.shape, dtype=dtype, device=device)
@@ -96,7 +96,7 @@ class SdpaPlan:
 
     def _decode(self, layer: int, q_THE: Tensor) -> Tensor:
         gathered = self.cache.gather(layer, self.lines)
-        gathered = gathered.unflatten(0, (self.decode_rows, self.context))
+        gathered = _split(gathered, self.decode_rows, self.context)
         keys, values = gathered[:, :, 0].transpose(1, 2), gathered[:, :, 1].transpose(1, 2)
         out = F.scaled_dot_product_attention(
             q_THE[:, :, None], keys, values, attn_mask=self.bias, enable_gqa=_grouped(q_THE, keys)
@@ -106,9 +106,9 @@ class SdpaPlan:
     def _prefill(
         self, run: _Run, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor
     ) -> Tensor:
-        q = q_THE.unflatten(0, (run.count, run.length)).transpose(1, 2)
+        q = _split(q_THE, run.count, run.length).transpose(1, 2)
         if run.rows is None:
-            k, v = (x.unflatten(0, (run.count, run.length)).transpose(1, 2) for x in (k_TGE, v_TGE))
+            k, v = (_split(x, run.count, run.length).transpose(1, 2) for x in (k_TGE, v_TGE))
         else:
             gathered = self.cache.gather(layer, run.rows)
             k, v = (gathered[None, :, i].transpose(1, 2) for i in (0, 1))
@@ -116,6 +116,11 @@ class SdpaPlan:
             q, k, v, attn_mask=run.mask, is_causal=run.mask is None, enable_gqa=_grouped(q_THE, k)
         )
         return out.transpose(1, 2).flatten(0, 1)
+
+
+def _split(x: Tensor, count: int, length: int) -> Tensor:
+    """``[count · length, …]`` seen as ``[count, length, …]``."""
+    return x.view(count, length, *x.shape[1:])
 
 
 def _grouped(q_THE: Tensor, keys_BGCE: Tensor) -> bool:

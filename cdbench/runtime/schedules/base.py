@@ -1,15 +1,16 @@
 """The loop level: which resident tokens run which stage next. Policy only.
 
-The token level (the engine) decides who is resident, where KV lies, what is sampled and when a request
-ends. A schedule sees resident numbers and nothing else of a request. Four calls join the two: *enter*,
-*next launch*, *signals*, *leave*.
+The token level (the engine) decides who is resident, where KV lies, what is sampled and when a
+request ends. A schedule sees resident numbers and nothing else of a request. Four calls join the
+two: *enter*, *next launch*, *signals*, *leave*.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +26,16 @@ class Work(StrEnum):
     CODA = "coda"
 
 
-class Verdict(IntEnum):
-    """Where a token goes after a launch."""
+class Verdict:
+    """Where a token goes after a launch; numpy numbers, because arrays of them are compared."""
 
-    LOOP = 0
+    LOOP: Final = np.int8(0)
     """It runs another loop."""
-    READ_OUT = 1
+    READ_OUT: Final = np.int8(1)
     """Its rule needs this loop's logits before it can decide."""
-    EXIT = 2
+    EXIT: Final = np.int8(2)
     """It has exited: the coda is next."""
-    DONE = 3
+    DONE: Final = np.int8(3)
     """Its coda has run: the token is finished and leaves the loop level."""
 
 
@@ -64,8 +65,8 @@ class Schedule(ABC):
     def next_launch(self, prefill_offered: bool) -> Launch | None:
         """The next launch, or None when there is nothing to do.
 
-        The residents named are out of the schedule's hands until ``signals`` returns them. A prefill
-        may be chosen only when the token level offers one.
+        The residents named are out of the schedule's hands until ``signals`` returns them. A
+        prefill may be chosen only when the token level offers one.
         """
 
     @abstractmethod
@@ -74,7 +75,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def leave(self, residents: IntArray) -> None:
-        """Forget these residents wherever they wait (cancelled, or put aside by the token level)."""
+        """Forget these residents wherever they wait: cancelled, or put aside by the engine."""
 
     @property
     @abstractmethod

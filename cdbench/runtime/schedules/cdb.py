@@ -2,9 +2,9 @@
 
 A token waits in the core queue (any depth) or in the coda queue (exited). Coda first once it has
 ``coda_min_rows`` rows, then prefill when the token level offers one, then a core launch of mixed
-depths. Survivors go back to the head of the core queue and refills to its tail, so the oldest token is
-always served first and none starves. A coda below its minimum flushes when nothing else can run, so
-there is no deadlock.
+depths. Survivors go back to the head of the core queue and refills to its tail, so the oldest token
+is always served first and none starves. A coda below its minimum flushes when nothing else can run,
+so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ContinuousDepth(Schedule):
         return Launch(Work.CODA, rows)
 
     def signals(self, launch: Launch, verdicts: VerdictArray) -> None:
-        survivors = launch.residents[verdicts == Verdict.LOOP]
-        to_coda = launch.residents[(verdicts == Verdict.EXIT) | (verdicts == Verdict.READ_OUT)]
+        loops_on, is_done = verdicts == Verdict.LOOP, verdicts == Verdict.DONE
+        survivors, to_coda = launch.residents[loops_on], launch.residents[~(loops_on | is_done)]
         if survivors.size:
             self._core = np.concatenate([survivors, self._core])
         if to_coda.size:

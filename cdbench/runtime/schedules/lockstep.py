@@ -1,9 +1,9 @@
 """Token-boundary batching: the batch is formed once per token and not refilled between loops.
 
 With an adaptive rule this is `lockstep`: the batch loops on, shrinking, until its last token has
-exited, and only then runs one coda for all. With rule ``none`` nothing leaves early and the same policy
-is continuous batching per token as ordinary engines do it: modes ``static``, ``static@d`` and, with one
-loop, ``dense``.
+exited, and only then runs one coda for all. With rule ``none`` nothing leaves early and the same
+policy is continuous batching per token as ordinary engines do it: modes ``static``, ``static@d``
+and, with one loop, ``dense``.
 """
 
 from __future__ import annotations

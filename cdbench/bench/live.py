@@ -1,0 +1,139 @@
+"""The live pass: every mode answers the same questions with its own text and its own exits.
+
+It gives accuracy, natural lengths and exit histograms. Its wall times are kept nowhere: modes do
+unequal work here, so they never form a ratio.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cdbench.bench.plan import Plan, Subject
+from cdbench.evals.tasks import Document
+from cdbench.grammar import Mode
+from cdbench.models.loading import LoadedModel
+from cdbench.runtime.core import FinishReason, Request, RequestResult, SamplingParams
+
+DELTA = 0.01
+"""Accuracy-matched means: not worse than full depth by more than this (1 point)."""
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class LivePass:
+    """One mode's answers, aligned with ``documents``."""
+
+    subject: Subject
+    documents: tuple[Document, ...]
+    results: tuple[RequestResult, ...]
+    right: tuple[bool, ...]
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
+
+    @property
+    def mean_output_tokens(self) -> float:
+        return sum(len(r.tokens) for r in self.results) / len(self.results)
+
+    @property
+    def capped(self) -> int:
+        """Outputs that ran into the length limit: their answers may be cut off."""
+        return sum(r.finish_reason is FinishReason.LENGTH for r in self.results)
+
+
+@dataclass(frozen=True)
+class AutoDepth:
+    """How ``static@auto`` came to its depth: accuracy by fixed depth on the choosing half."""
+
+    depth: int
+    full_accuracy: float
+    tried: dict[int, float]
+    chosen_on: int
+
+
+def questions(plan: Plan) -> tuple[Document, ...]:
+    """All documents of all tasks, in a fixed order that mixes the tasks."""
+    documents = [d for task in plan.tasks for d in task.documents]
+    random.Random(plan.config.workload.seed).shuffle(documents)
+    return tuple(documents)
+
+
+def answer(
+    plan: Plan, subject: Subject, documents: Sequence[Document], advance: Advance
+) -> LivePass:
+    """Ask one mode; ``advance`` is told of every finished question."""
+    requests = requests_for(plan, subject, documents)
+    results: dict[str, RequestResult] = {}
+    for result in plan.engine(subject).run(requests):
+        results[result.id] = result
+        advance(1)
+    ordered = tuple(results[request.id] for request in requests)
+    tasks = {task.name: task for task in plan.tasks}
+    right = tuple(
+        r.error is None and tasks[d.task].is_right(r.text or "", d)
+        for r, d in zip(ordered, documents, strict=True)
+    )
+    return LivePass(subject, tuple(documents), ordered, right)
+
+
+def choosing_half(documents: Sequence[Document]) -> tuple[Document, ...]:
+    """The questions on which ``static@auto`` picks its depth."""
+    return tuple(documents[::2])
+
+
+def judging_half(documents: Sequence[Document]) -> tuple[Document, ...]:
+    """The other questions: those its verdict is given on."""
+    return tuple(documents[1::2])
+
+
+def choose_depth(plan: Plan, static: LivePass, advance: Advance) -> AutoDepth:
+    """The cheapest fixed depth within δ of full depth, by point estimate on the choosing half."""
+    half = choosing_half(static.documents)
+    full = sum(static.right[::2]) / len(half)
+    tried: dict[int, float] = {}
+    for depth in range(1, plan.max_loops):
+        shallow = answer(plan, plan.subject(Mode("static", depth=depth)), half, advance)
+        tried[depth] = shallow.accuracy
+        if shallow.accuracy >= full - DELTA:
+            return AutoDepth(depth, full, tried, len(half))
+    return AutoDepth(plan.max_loops, full, tried, len(half))
+
+
+def requests_for(plan: Plan, subject: Subject, documents: Sequence[Document]) -> list[Request]:
+    """The live requests that ask a mode these questions."""
+    model, sampling = subject.model, plan.config.sampling
+    params = SamplingParams(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+    endings = {task.name: (stops(model, task.stops), task.max_new_tokens) for task in plan.tasks}
+    requests = []
+    for document in documents:
+        (stop_ids, stop_strings), max_new_tokens = endings[document.task]
+        requests.append(
+            Request(
+                id=f"{document.task}/{document.doc_id}",
+                prompt=model.encode(document.prompt),
+                max_new_tokens=max_new_tokens,
+                exit=subject.policy,
+                sampling=params,
+                stop_ids=stop_ids,
+                stop_strings=stop_strings,
+                task=document.task,
+                doc_id=document.doc_id,
+            )
+        )
+    return requests
+
+
+def stops(model: LoadedModel, texts: Sequence[str]) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Stops as ids where a text is one token of the model (cheap), as strings otherwise."""
+    ids, strings = set(model.stop_ids), []
+    for text in texts:
+        found = model.tokenizer.token_to_id(text) if model.tokenizer is not None else None
+        if found is None:
+            strings.append(text)
+        else:
+            ids.add(found)
+    return frozenset(ids), tuple(strings)

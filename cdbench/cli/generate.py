@@ -1,0 +1,234 @@
+"""``cdbench generate``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdbench.cli.config import JsonOption
+from cdbench.errors import RequestRefused, UsageError
+
+if TYPE_CHECKING:
+    from cdbench.config import RunConfig
+    from cdbench.render.continuation import Continuation
+    from cdbench.runtime.core import RequestResult
+    from cdbench.schema import GenerateDocument
+    from cdbench.workloads.generation import Generation
+    from cdbench.workloads.prompts import Prompt
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A demo name, a checkpoint's directory or a hub id."),
+]
+PromptOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="A prompt; may be repeated. -: one per line of stdin."),
+]
+IdsFileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help='Lines {"prompt": [ids], "force": [ids], "max_new_tokens": n}; the last two may be '
+        "left out. -: stdin.",
+    ),
+]
+ModeOption = Annotated[
+    str, typer.Option(help="cdb, lockstep, static, static@D; dense:NAME for a dense model.")
+]
+ExitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--exit",
+        metavar="RULE",
+        help="none, fixed:D, RULE[@THRESHOLD], or trace:FILE to replay a --json document; "
+        "default: the model card's.",
+    ),
+]
+ThresholdOption = Annotated[float | None, typer.Option(help="The same as RULE@THRESHOLD.")]
+MinLoopsOption = Annotated[int | None, typer.Option(help="Floor on the executed depth.")]
+MaxLoopsOption = Annotated[int | None, typer.Option(help="Full depth; default: the model's.")]
+LagOption = Annotated[int | None, typer.Option(help="Loops from decision to exit: 0 or 1.")]
+KvOption = Annotated[str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")]
+TokensOption = Annotated[
+    int, typer.Option(min=1, help="Most tokens of a continuation; a line of FILE wins.")
+]
+StopOption = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="End at this text; may be repeated.")
+]
+IgnoreOption = Annotated[
+    bool, typer.Option("--ignore-eos", help="Do not end at the model's own stop ids.")
+]
+TemperatureOption = Annotated[float | None, typer.Option(help="0, the default, is greedy.")]
+TopKOption = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")]
+TopPOption = Annotated[float | None, typer.Option(help="Keep the likeliest up to this mass.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of the random stream.")]
+DtypeOption = Annotated[
+    str | None, typer.Option(help="auto, float32, bfloat16, float16 or float64.")
+]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+WeightsOption = Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")]
+WidthOption = Annotated[int | None, typer.Option(help="Most decode rows of one launch.")]
+ResidentsOption = Annotated[int | None, typer.Option(help="Most requests served at once.")]
+BudgetOption = Annotated[int | None, typer.Option(help="Most bytes of KV in use at once.")]
+CodaOption = Annotated[str | None, typer.Option(help="Exited tokens a coda launch waits for.")]
+PrefillOption = Annotated[int | None, typer.Option(help="Most prompt tokens of one launch.")]
+
+KEYS = {
+    "model": "model",
+    "mode": "modes",
+    "exit_rule": "exit.rule",
+    "threshold": "exit.threshold",
+    "min_loops": "exit.min_loops",
+    "max_loops": "exit.max_loops",
+    "exit_lag": "exit.lag",
+    "kv": "kv.layout",
+    "kv_budget_bytes": "kv.budget_bytes",
+    "width": "engine.width",
+    "max_residents": "engine.max_residents",
+    "coda_min_rows": "engine.coda_min_rows",
+    "prefill_tokens": "engine.prefill_tokens",
+    "temperature": "sampling.temperature",
+    "top_k": "sampling.top_k",
+    "top_p": "sampling.top_p",
+    "seed": "sampling.seed",
+    "dtype": "dtype",
+    "device": "device",
+    "weights": "weights",
+}
+"""Flag → configuration key: one set of defaults and checks, whatever the command."""
+
+
+def verb(
+    context: typer.Context,
+    model: ModelArgument,
+    prompt: PromptOption = None,
+    ids_file: IdsFileOption = None,
+    mode: ModeOption = "cdb",
+    exit_rule: ExitOption = None,
+    threshold: ThresholdOption = None,
+    min_loops: MinLoopsOption = None,
+    max_loops: MaxLoopsOption = None,
+    exit_lag: LagOption = None,
+    kv: KvOption = None,
+    max_new_tokens: TokensOption = 64,
+    stop: StopOption = None,
+    ignore_eos: IgnoreOption = False,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    weights: WeightsOption = None,
+    width: WidthOption = None,
+    max_residents: ResidentsOption = None,
+    kv_budget_bytes: BudgetOption = None,
+    coda_min_rows: CodaOption = None,
+    prefill_tokens: PrefillOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue prompts with one model in one mode, and show the depth of every token.
+
+    Results appear as requests finish; with --json there is one document, in input order. Exit
+    codes: 0 success, 2 wrong input (found before anything is printed), 3 a request was refused.
+    """
+    config = _config({name: context.params[name] for name in KEYS})
+    prompts = _prompts(prompt or [], ids_file)
+    from cdbench.workloads.generation import Ending, prepare
+
+    batch = prepare(config, prompts, Ending(max_new_tokens, ignore_eos, tuple(stop or ())))
+    for note in batch.notes:
+        print(f"cdbench: {note}", file=sys.stderr)
+    results = _collect(batch) if as_json else _show(batch, prompts)
+    if as_json:
+        _print_document(batch.document(results))
+    _refuse(results, prompts)
+
+
+def _config(flags: dict[str, object]) -> RunConfig:
+    from cdbench.config import load_config, parse_mode
+
+    # A comma list would be several modes, and a batch is served in one.
+    parse_mode(str(flags["mode"]))
+    return load_config(flags={KEYS[name]: value for name, value in flags.items()})
+
+
+def _prompts(texts: list[str], ids_file: str | None) -> list[Prompt]:
+    from cdbench.workloads.prompts import read_ids_file, text_prompts
+
+    if texts and ids_file is not None:
+        raise UsageError("--prompt: given beside --ids-file; give one of them")
+    if ids_file is not None:
+        return read_ids_file(ids_file)
+    if not texts:
+        raise UsageError("generate: no prompt is given; add --prompt TEXT or --ids-file FILE")
+    return text_prompts(texts)
+
+
+def _collect(batch: Generation) -> dict[int, RequestResult]:
+    return dict(batch.results())
+
+
+def _show(batch: Generation, prompts: list[Prompt]) -> dict[int, RequestResult]:
+    """Print each request as it finishes."""
+    from cdbench.render.continuation import Printer
+    from cdbench.render.terminal import make_console
+
+    setup, loops = batch.settings, batch.engine.max_loops
+    printer = Printer(make_console(), loops)
+    printer.heading(
+        [
+            f"{batch.model.name} · {setup['mode']} · exit {setup['exit']} · kv {setup['kv']} · "
+            f"{setup['dtype']} on {setup['device']} · {loops} loop{'s' if loops > 1 else ''}",
+            *batch.marks,
+        ]
+    )
+    results = {}
+    for index, result in batch.results():
+        results[index] = result
+        printer.continuation(_continuation(batch, index, result, prompts[index]))
+        sys.stdout.flush()
+    return results
+
+
+def _continuation(
+    batch: Generation, index: int, result: RequestResult, prompt: Prompt
+) -> Continuation:
+    from cdbench.render.continuation import Continuation, id_pieces, text_pieces
+
+    if result.text is None:
+        pieces = id_pieces(result.tokens)
+    else:
+        pieces = text_pieces(result.tokens, batch.model.decode, result.text)
+    return Continuation(
+        index=index,
+        prompt=" ".join(map(str, prompt.ids)) if prompt.text is None else prompt.text,
+        pieces=pieces,
+        depths=result.executed_depths,
+        finish_reason=result.finish_reason.value,
+        error=result.error,
+    )
+
+
+def _print_document(document: GenerateDocument) -> None:
+    """Write the document in one piece, so that an interrupt leaves all of it or nothing."""
+    from cdbench.render.formats import can_print
+    from cdbench.schema import to_json
+
+    text = to_json(document)
+    if not can_print(text, sys.stdout.encoding):
+        text = json.dumps(json.loads(text), indent=2)
+    sys.stdout.write(text + "\n")
+
+
+def _refuse(results: dict[int, RequestResult], prompts: list[Prompt]) -> None:
+    refused = [index for index in sorted(results) if results[index].error is not None]
+    if refused:
+        first = refused[0]
+        raise RequestRefused(
+            f"{len(refused)} of {len(results)} requests refused: {prompts[first].where} "
+            f"{results[first].error}"
+        )

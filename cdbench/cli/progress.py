@@ -1,0 +1,76 @@
+"""Progress on stderr: a bar with an estimate in a terminal, one line a phase elsewhere.
+
+It redraws only when it is told something, never from a thread of its own: a timed region must not
+share the processor with its own progress bar.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from cdbench.bench.session import Progress
+
+REDRAW_S = 0.2
+
+
+class Silent:
+    """Says nothing."""
+
+    def phase(self, name: str, units: int) -> None: ...
+
+    def advance(self, units: int) -> None: ...
+
+
+class Lines:
+    """One line a phase, for logs and pipes."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def phase(self, name: str, units: int) -> None:
+        print(f"cdbench: {name} ({units:,} requests)", file=self._stream, flush=True)
+
+    def advance(self, units: int) -> None: ...
+
+
+class Bar:
+    """A bar for the current phase, with the time it will still take."""
+
+    def __init__(self, bar: RichProgress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None)
+        self._drawn_s = 0.0
+
+    def phase(self, name: str, units: int) -> None:
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(name, total=units)
+        self._bar.refresh()
+
+    def advance(self, units: int) -> None:
+        self._bar.advance(self._task, units)
+        now = time.monotonic()
+        if now - self._drawn_s > REDRAW_S:
+            self._drawn_s = now
+            self._bar.refresh()
+
+
+@contextmanager
+def progress_on_stderr(stream: IO[str], quiet: bool) -> Iterator[Progress]:
+    """The kind of progress that suits the stream."""
+    if quiet:
+        yield Silent()
+    elif not stream.isatty():
+        yield Lines(stream)
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        with RichProgress(
+            *columns, console=Console(file=stream), auto_refresh=False, transient=True
+        ) as bar:
+            yield Bar(bar)

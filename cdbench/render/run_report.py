@@ -1,0 +1,250 @@
+"""What a run prints, from its result alone: card, table, histogram, and what it means in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cdbench.render.formats import Kind, percent, si_bytes
+from cdbench.render.table import Cell, Column, Row, Table, text
+from cdbench.schema import (
+    Comparison,
+    ExitSettings,
+    Manifest,
+    ModelFacts,
+    ModeResult,
+    Result,
+    Workload,
+)
+
+ACCURACY_WORDS = {
+    "within": "within 1 pt of static",
+    "worse": "worse than static",
+    "cannot tell": "cannot tell from static",
+}
+
+
+def model_lines(facts: ModelFacts, where: Manifest, exit_text: str) -> list[str]:
+    """The static facts, before any number is measured."""
+    device = where.device.name or where.cpu.model or "CPU"
+    lines = [
+        f"model     {facts.name} ({facts.model_type}), {facts.parameters:,} parameters, "
+        f"up to {facts.max_loops} loops, cost ratio {facts.cost_ratio:.2f}, "
+        f"KV {si_bytes(facts.kv_bytes_per_token)} per token ({facts.kv_layout})",
+        f"machine   {device}, {facts.device}, {facts.dtype}, "
+        f"{where.torch_threads} threads, torch {where.packages.get('torch')}",
+        f"exit      {exit_text}",
+        *(f"note      {note}" for note in facts.notes),
+    ]
+    if facts.random_weights_seed is not None:
+        lines.append("RANDOM WEIGHTS: timings only; the text means nothing")
+    return lines
+
+
+def work_lines(workload: Workload) -> list[str]:
+    """What was timed, and what of it was replayed; empty where nothing was."""
+    if not workload.requests:
+        return []
+    lines = [
+        f"workload  {workload.requests} requests, {workload.prompt_tokens:,} prompt and "
+        f"{workload.output_tokens or 0:,} output tokens, {workload.arrivals}, "
+        f"sha256 {workload.hash[:12]}"
+    ]
+    if workload.replayed:
+        lines.append(
+            f"replayed  {', '.join(workload.replayed)} of one recorded run, in every timed mode "
+            "(the exit gate still runs)"
+        )
+    return lines
+
+
+def exit_words(settings: ExitSettings) -> str:
+    """An exit policy in the words of ``--exit``."""
+    name = settings.rule if settings.depth is None else f"{settings.rule}:{settings.depth}"
+    at = "" if settings.threshold is None else f"@{settings.threshold:g}"
+    return f"{name}{at}, min_loops {settings.min_loops}, lag {settings.lag}"
+
+
+def main_table(result: Result) -> Table:
+    """Mode, accuracy, mean depth, tokens/s, end-to-end speed-ups with intervals, verdict."""
+    overs = _baselines(result)
+    columns = [
+        Column("mode", align="left"),
+        Column("accuracy", direction="up"),
+        Column("mean depth", unit="loops", direction="down", priority=2),
+        Column("tokens/s", direction="up", priority=1),
+        *(
+            Column(f"over {over}", direction="up", priority=3 if over.startswith("dense") else 0)
+            for over in overs
+        ),
+        Column("accuracy verdict", align="left", priority=1),
+    ]
+    rows = [
+        Row(
+            (
+                text(label, mode.note),
+                _accuracy_cell(result, label),
+                _depth_cell(mode),
+                Cell(mode.metrics.get("output_throughput")),
+                *(_speedup_cell(result, label, over, "e2e") for over in overs),
+                text(_verdict(result, label)),
+            ),
+            emphasis=mode.schedule == "cdb",
+        )
+        for label, mode in result.modes.items()
+    ]
+    return Table(tuple(columns), tuple(rows), notes=tuple(_table_notes(result)))
+
+
+def full_tables(result: Result) -> list[Table]:
+    """The rest of what was measured: rates, launches, decode scope, every pair of modes."""
+    return [
+        table
+        for table in (_metric_table(result), _launch_table(result), _pair_table(result))
+        if table.rows
+    ]
+
+
+_RATES = (
+    ("output_throughput", Kind.NUMBER),
+    ("decode_throughput", Kind.NUMBER),
+    ("ms_per_loop", Kind.NUMBER),
+    ("tpot", Kind.SECONDS),
+    ("host_share", Kind.PERCENT),
+    ("peak_kv_bytes", Kind.BYTES),
+)
+_LAUNCHES = (
+    ("token_loops", Kind.COUNT),
+    ("core_launches", Kind.COUNT),
+    ("core_occupancy", Kind.PERCENT),
+    ("coda_launches", Kind.COUNT),
+    ("coda_width", Kind.NUMBER),
+    ("prefill_launches", Kind.COUNT),
+    ("refills", Kind.COUNT),
+)
+
+
+def _metric_table(result: Result) -> Table:
+    table = _by_metric(result, _RATES, "equal work, mean over the timed runs")
+    bounds = []
+    for label, found in result.bounds.items():
+        bound = found.get("flop_bound")
+        if bound is None:
+            continue
+        realised = bound.realised
+        share = percent(realised.estimate, realised.low, realised.high) if realised else "n/a"
+        bounds.append(
+            f"{label}: flop_bound {bound.value:.2f}x over static (decode scope), realised {share}"
+            + (f"; {bound.note}" if bound.note else "")
+        )
+    return Table(table.columns, table.rows, table.title, notes=tuple(bounds))
+
+
+def _launch_table(result: Result) -> Table:
+    return _by_metric(result, _LAUNCHES, "launches of one timed run")
+
+
+def _by_metric(result: Result, metrics: tuple[tuple[str, Kind], ...], title: str) -> Table:
+    timed = {label: mode for label, mode in result.modes.items() if mode.metrics}
+    columns = (Column("mode", align="left"), *(Column(name) for name, _ in metrics))
+    rows = tuple(
+        Row((text(label), *(_metric_cell(mode, name, kind) for name, kind in metrics)))
+        for label, mode in timed.items()
+    )
+    return Table(columns, rows, title)
+
+
+def _metric_cell(mode: ModeResult, name: str, kind: Kind) -> Cell:
+    interval = mode.intervals.get(name)
+    if interval is not None:
+        return Cell(mode.metrics.get(name), kind, interval.low, interval.high)
+    return Cell(mode.metrics.get(name), kind)
+
+
+def _pair_table(result: Result) -> Table:
+    pairs = [c for c in result.comparisons if c.mode in _timed_adaptive(result)]
+    columns = (
+        Column("speed-up", align="left"),
+        Column("e2e", direction="up"),
+        Column("decode", direction="up"),
+    )
+    names = dict.fromkeys((c.mode, c.over) for c in pairs)
+    rows = tuple(
+        Row(
+            (
+                text(f"{mode} over {over}"),
+                _speedup_cell(result, mode, over, "e2e"),
+                _speedup_cell(result, mode, over, "decode"),
+            )
+        )
+        for mode, over in names
+    )
+    return Table(columns, rows, "speed-ups on equal work, geometric mean and 95 % t interval")
+
+
+def comparison(result: Result, mode: str, over: str, scope: str) -> Comparison | None:
+    """The speed-up of one mode over another in one scope, where it was measured."""
+    return next(
+        (c for c in result.comparisons if (c.mode, c.over, c.scope) == (mode, over, scope)), None
+    )
+
+
+def _timed_adaptive(result: Result) -> list[str]:
+    return [
+        label
+        for label, mode in result.modes.items()
+        if mode.schedule in ("cdb", "lockstep") and mode.metrics
+    ]
+
+
+def _baselines(result: Result) -> list[str]:
+    """The default table's baselines: static, static@auto and the dense rows that were timed."""
+    timed = [label for label, mode in result.modes.items() if mode.metrics]
+    dense = [label for label in timed if label.startswith("dense:")]
+    return [label for label in ("static", "static@auto") if label in timed] + dense
+
+
+def _speedup_cell(result: Result, mode: str, over: str, scope: str) -> Cell:
+    if mode == over:
+        return text("1")
+    found = comparison(result, mode, over, scope)
+    if found is None:
+        return text("-")
+    return Cell(found.speedup.estimate, Kind.RATIO, found.speedup.low, found.speedup.high)
+
+
+def _accuracy_cell(result: Result, label: str) -> Cell:
+    found = result.accuracy.modes.get(label) if result.accuracy is not None else None
+    if found is None:
+        return text("-")
+    return Cell(found.rate.estimate, Kind.PERCENT)
+
+
+def _depth_cell(mode: ModeResult) -> Cell:
+    depth = mode.live.get("mean_depth")
+    if depth is None:
+        depth = mode.metrics.get("mean_depth")
+    return Cell(depth)
+
+
+def _verdict(result: Result, label: str) -> str:
+    if result.accuracy is None or label not in result.accuracy.modes:
+        return "-"
+    if label == result.accuracy.baseline:
+        return "baseline"
+    found = result.accuracy.modes[label]
+    if found.paired is None:
+        return "-"
+    words = ACCURACY_WORDS[found.paired.verdict]
+    return words if found.adaptive else f"{words} (not adaptive)"
+
+
+def _table_notes(result: Result) -> Iterator[str]:
+    if any(mode.metrics for mode in result.modes.values()):
+        blocks = len({block.index for block in result.blocks})
+        yield (
+            f"Speed-ups: wall time on equal work, end to end (prompts and first tokens included), "
+            f"geometric mean over {blocks} interleaved blocks with a 95 % interval."
+        )
+    if result.accuracy is not None:
+        n = max(mode.rate.n for mode in result.accuracy.modes.values())
+        yield f"Accuracy: exact match of the final answer on {n} questions, each mode's own text."

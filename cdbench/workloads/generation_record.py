@@ -1,0 +1,89 @@
+"""What a batch leaves behind: its settings, its results, and what a reader must be told of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import JsonValue
+
+from cdbench.config import RunConfig
+from cdbench.grammar import ExitSpec, Mode
+from cdbench.models.loading import LoadedModel
+from cdbench.runtime.core import ExitPolicy, RequestResult
+from cdbench.runtime.engine import Engine
+from cdbench.schema import GeneratedRequest
+from cdbench.workloads.exit_trace import ExitTrace
+
+
+def settings(
+    config: RunConfig, model: LoadedModel, engine: Engine, live: ExitPolicy
+) -> dict[str, JsonValue]:
+    """The settings as they were resolved. ``live`` is the rule that runs, R the full depth."""
+    sizes, sampling = config.engine, config.sampling
+    return {
+        "mode": str(engine.mode),
+        "exit": str(ExitSpec(live.rule, live.threshold, live.depth)),
+        "min_loops": live.min_loops,
+        "exit_lag": live.lag,
+        "R": engine.max_loops,
+        "kv": engine.config.kv_layout,
+        "kv_budget_bytes": config.kv.budget_bytes,
+        "dtype": str(model.network.dtype).removeprefix("torch."),
+        "device": model.network.device.type,
+        "width": sizes.width,
+        "max_residents": sizes.max_residents,
+        "coda_min_rows": sizes.coda_min_rows,
+        "prefill_tokens": sizes.prefill_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        "weights": config.weights,
+    }
+
+
+def request(index: int, result: RequestResult) -> GeneratedRequest:
+    """One result as the document has it."""
+    return GeneratedRequest(
+        index=index,
+        prompt_tokens=result.prompt_tokens,
+        tokens=result.tokens,
+        depths=result.executed_depths,
+        logprobs=result.logprobs,
+        text=result.text,
+        finish_reason=result.finish_reason.value,
+        error=result.error,
+    )
+
+
+def marks(
+    model: LoadedModel, mode: Mode, trace: ExitTrace | None, forced: Sequence[int]
+) -> Iterator[str]:
+    """What in the output is not the model's own doing."""
+    if model.weight_seed is not None:
+        yield f"random weights (seed {model.weight_seed}): the text means nothing"
+    if trace is not None:
+        what = "tokens and depths" if mode.adaptive else "tokens"
+        yield f"replayed: {what} are those recorded in {trace.file}"
+    elif forced:
+        yield f"forced: the tokens of {len(forced)} of the requests were given"
+
+
+def notes(
+    config: RunConfig,
+    model: LoadedModel,
+    mode: Mode,
+    trace: ExitTrace | None,
+    policy: ExitPolicy,
+) -> Iterator[str]:
+    """What a person may not expect of these settings."""
+    if not mode.adaptive:
+        if config.exit.rule not in (None, "none"):
+            yield f"mode {mode} runs every token at full depth; --exit has no effect in it"
+    elif config.exit.rule is None and policy.rule == "none" and model.network.dims.max_loops > 1:
+        yield (
+            "no exit rule was given and the model's card names none: nothing exits early; "
+            "choose one with --exit"
+        )
+    if trace is not None and trace.model != model.name:
+        yield f"{trace.file} was recorded on {trace.model}, this is {model.name}"

@@ -1,0 +1,277 @@
+"""The KV cache's promises: rows are taken when first written, shared when settled, never lost."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from cdbench.errors import UsageError
+from cdbench.models.base import ModelDims
+from cdbench.runtime.core import IntArray, Stage
+from cdbench.runtime.kv_cache import GROWTH_STEP_POSITIONS, KVCache, RowPool, StageCache
+from cdbench.runtime.kv_cache import slots_of_layout as slots_of
+from tests.staged import DIMS
+
+CORE_ONLY = dataclasses.replace(DIMS, prelude_layers=0, coda_layers=0)
+CPU = torch.device("cpu")
+RESIDENTS = 4
+
+
+def stage_cache(slots: int, rows: int = 64, dims: ModelDims = CORE_ONLY) -> StageCache:
+    cache = StageCache(2, slots, RESIDENTS, dims, torch.float64, CPU)
+    cache.pool.grow(rows)
+    return cache
+
+
+def kv_cache(layout: str = "per-loop", budget: int | None = None, loops: int = 4) -> KVCache:
+    return KVCache(DIMS, layout, loops, RESIDENTS, budget, torch.float64, CPU)
+
+
+def ints(*values: int) -> IntArray:
+    return np.array(values, dtype=np.int64)
+
+
+def run_token(cache: StageCache, resident: int, position: int, depth: int) -> list[int]:
+    """The rows a token writes at loops 1 … depth, before it settles."""
+    return [
+        int(cache.write_rows(ints(resident), ints(position), ints(loop))[0])
+        for loop in range(1, depth + 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "loops", "slots"),
+    [
+        ("per-loop", 4, 4),
+        ("first-shared", 4, 2),
+        ("first-shared", 1, 1),
+        ("shared", 4, 1),
+        ("slots:3", 4, 3),
+        ("slots:9", 4, 4),
+        ("slots:1", 4, 1),
+    ],
+)
+def test_layout_gives_slots(layout: str, loops: int, slots: int) -> None:
+    assert slots_of(layout, loops) == slots
+
+
+@pytest.mark.parametrize(
+    "layout", ["", "slots", "slots:", "slots:0", "slots:-1", "slots:x", "last"]
+)
+def test_unknown_layout_is_refused_by_name(layout: str) -> None:
+    with pytest.raises(UsageError, match="per-loop, first-shared, shared or slots:M"):
+        slots_of(layout, 4)
+
+
+@given(slots=st.integers(1, 5), depth=st.integers(1, 8))
+def test_a_row_is_taken_only_when_its_slot_is_first_written(slots: int, depth: int) -> None:
+    cache = stage_cache(slots)
+    rows = run_token(cache, resident=1, position=0, depth=depth)
+    assert cache.pool.rows_in_use == min(depth, slots)
+    assert len(set(rows[:slots])) == min(depth, slots), "slots share a row before settling"
+    assert set(rows[slots:]) <= {rows[min(depth, slots) - 1]}, "a later loop overwrites slot m"
+
+
+def test_a_repeated_readout_overwrites_its_one_row() -> None:
+    coda = stage_cache(slots=1)
+    assert len({run_token(coda, 0, 3, depth=1)[0] for _ in range(4)}) == 1
+    assert coda.pool.rows_in_use == 1
+
+
+@given(slots=st.integers(1, 5), depths=st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_settling_points_unwritten_slots_at_the_deepest_row(slots: int, depths: list[int]) -> None:
+    cache = stage_cache(slots)
+    written = [run_token(cache, resident, 0, depth) for resident, depth in enumerate(depths)]
+    before = cache.pool.rows_in_use
+    who = np.arange(len(depths))
+    cache.settle(who, np.zeros_like(who), np.array(depths))
+    assert cache.pool.rows_in_use == before
+    for resident, rows in enumerate(written):
+        expected = [rows[min(slot, len(rows) - 1)] for slot in range(slots)]
+        assert cache.table[resident, :, 0].tolist() == expected
+
+
+@given(depths=st.lists(st.integers(1, 5), min_size=1, max_size=6), slots=st.integers(1, 4))
+def test_release_gives_back_every_row_and_clears_the_line(depths: list[int], slots: int) -> None:
+    cache = stage_cache(slots)
+    kept = run_token(cache, 0, 0, 2)
+    for position, depth in enumerate(depths):
+        run_token(cache, 1, position, depth)
+        cache.settle(ints(1), ints(position), ints(depth))
+    cache.release(1)
+    assert cache.pool.rows_in_use == len(set(kept))
+    assert not cache.table[1].any()
+    assert cache.table[0].any()
+
+
+def test_a_released_row_is_handed_out_once() -> None:
+    cache = stage_cache(slots=2, rows=4)
+    run_token(cache, 0, 0, 2)
+    cache.release(0)
+    rows = [*run_token(cache, 1, 0, 2), *run_token(cache, 2, 0, 2)]
+    assert sorted(rows) == [1, 2, 3, 4]
+
+
+@given(first=st.integers(1, 8), more=st.integers(0, 8), taken=st.integers(0, 8))
+def test_growing_a_pool_keeps_rows_and_numbers(first: int, more: int, taken: int) -> None:
+    pool = RowPool(2, CORE_ONLY, torch.float64, CPU)
+    pool.grow(first)
+    held = pool.take(min(taken, first))
+    for layer in pool.layers:
+        layer[held] = torch.from_numpy(held).double()[:, None, None, None]
+    pool.grow(first + more)
+    assert pool.rows == first + more
+    assert pool.rows_in_use == held.size
+    for layer in pool.layers:
+        assert (layer[held, 0, 0, 0].numpy() == held).all()
+    rest = pool.take(pool.rows - held.size)
+    assert sorted([*held, *rest]) == list(range(1, pool.rows + 1))
+
+
+def test_growing_the_table_keeps_its_lines() -> None:
+    cache = stage_cache(slots=2)
+    rows = run_token(cache, 1, 5, 2)
+    cache.hold_positions(GROWTH_STEP_POSITIONS + 1)
+    assert cache.table.shape[-1] == 2 * GROWTH_STEP_POSITIONS
+    assert cache.table[1, :, 5].tolist() == rows
+    assert cache.lines(torch.tensor([1]), torch.tensor([1]), 6)[0].tolist() == [0] * 5 + rows[1:]
+    cache.write_rows(ints(1), ints(GROWTH_STEP_POSITIONS), ints(1))
+    assert cache.device_table[1, 0, GROWTH_STEP_POSITIONS] > 0, "the device's table fell behind"
+
+
+def test_row_zero_stays_zero_and_unused_entries_read_it() -> None:
+    cache = stage_cache(slots=2, rows=6)
+    for resident in range(3):
+        rows = ints(*run_token(cache, resident, 0, 2))
+        assert (rows > 0).all()
+        kv = torch.ones((2, DIMS.kv_heads, DIMS.head_dim), dtype=torch.float64)
+        for layer in range(2):
+            cache.store(layer, torch.from_numpy(rows), kv, kv)
+    assert not any(layer[0].any() for layer in cache.pool.layers)
+    assert all(layer[1:].all() for layer in cache.pool.layers)
+    assert cache.lines(torch.tensor([3]), torch.tensor([0]), 4).tolist() == [[0, 0, 0, 0]]
+
+
+def test_gather_returns_what_store_wrote() -> None:
+    cache = stage_cache(slots=1)
+    rows = torch.tensor([3, 5])
+    k, v = torch.randn(2, 2, DIMS.kv_heads, DIMS.head_dim, dtype=torch.float64)
+    cache.store(1, rows, k, v)
+    gathered = cache.gather(1, torch.tensor([5, 0, 3]))
+    torch.testing.assert_close(gathered[:, 0], torch.stack([k[1], torch.zeros_like(k[0]), k[0]]))
+    torch.testing.assert_close(gathered[2, 1], v[0])
+    assert not cache.pool.layers[0].any(), "the other layer was written"
+
+
+@pytest.mark.parametrize(("layout", "slots"), [("per-loop", 4), ("first-shared", 2), ("shared", 1)])
+def test_a_position_costs_the_core_slots_and_one_row_per_boundary_stage(
+    layout: str, slots: int
+) -> None:
+    cache = kv_cache(layout)
+    layer_bytes = 2 * DIMS.kv_heads * DIMS.head_dim * 8
+    layers = DIMS.prelude_layers + slots * DIMS.core_layers + DIMS.coda_layers
+    assert cache.position_bytes == layers * layer_bytes
+    assert {s: c.slots for s, c in cache.stages.items()} == {
+        Stage.PRELUDE: 1,
+        Stage.CORE: slots,
+        Stage.CODA: 1,
+    }
+
+
+def test_the_budget_bounds_what_is_reserved() -> None:
+    cache = kv_cache(budget=10 * kv_cache().position_bytes + 7)
+    assert cache.capacity_positions == 10
+    assert cache.could_ever_hold(10)
+    assert not cache.could_ever_hold(11)
+    cache.reserve(0, 6)
+    assert cache.can_hold(4)
+    assert not cache.can_hold(5)
+    cache.release(0)
+    assert cache.can_hold(10)
+    assert cache.stages[Stage.CORE].pool.rows == 40
+
+
+def test_without_a_budget_the_pool_grows_to_fit() -> None:
+    cache = kv_cache()
+    cache.reserve(0, 5)
+    cache.reserve(1, 200)
+    assert cache.capacity_positions >= 205
+    assert cache.stages[Stage.CORE].pool.rows >= 205 * cache.slots
+    assert cache.stages[Stage.CODA].table.shape[-1] >= 200
+
+
+def test_peak_bytes_remember_the_most_rows_in_use() -> None:
+    cache = kv_cache("shared")
+    cache.reserve(0, 8)
+    core = cache.stages[Stage.CORE]
+    for position in range(3):
+        run_token(core, 0, position, 4)
+    cache.release(0)
+    assert cache.rows_in_use == 0
+    assert cache.peak_bytes == 3 * core.pool.row_bytes
+    cache.reset_peak()
+    assert cache.peak_bytes == 0
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Tokens loop, settle, and residents leave in any order: rows are never shared or lost."""
+
+    @initialize(slots=st.integers(1, 4))
+    def start(self, slots: int) -> None:
+        self.slots = slots
+        self.cache = stage_cache(slots, rows=1)
+        self.loop = [0] * RESIDENTS
+        self.positions = [0] * RESIDENTS
+
+    @rule(resident=st.integers(0, RESIDENTS - 1))
+    def loop_on(self, resident: int) -> None:
+        self.loop[resident] += 1
+        if self.cache.pool.rows_in_use == self.cache.pool.rows:
+            self.cache.pool.grow(self.cache.pool.rows + 3)
+        where = ints(resident), ints(self.positions[resident]), ints(self.loop[resident])
+        assert self.cache.write_rows(*where)[0] > 0
+
+    @rule(resident=st.integers(0, RESIDENTS - 1))
+    @precondition(lambda self: any(self.loop))
+    def exit(self, resident: int) -> None:
+        if self.loop[resident]:
+            where = ints(self.positions[resident]), ints(self.loop[resident])
+            self.cache.settle(ints(resident), *where)
+            self.positions[resident] += 1
+            self.loop[resident] = 0
+
+    @rule(resident=st.integers(0, RESIDENTS - 1))
+    def leave(self, resident: int) -> None:
+        self.cache.release(resident)
+        self.loop[resident] = self.positions[resident] = 0
+
+    @invariant()
+    def rows_belong_to_one_token_each(self) -> None:
+        owners: dict[int, tuple[int, int]] = {}
+        for resident, _, position in np.argwhere(self.cache.table):
+            for row in set(self.cache.table[resident, :, position].tolist()) - {0}:
+                assert owners.setdefault(row, (resident, position)) == (resident, position)
+        assert len(owners) == self.cache.pool.rows_in_use
+
+    @invariant()
+    def settled_tokens_can_be_read_in_every_slot(self) -> None:
+        for resident, length in enumerate(self.positions):
+            assert (self.cache.table[resident, :, :length] > 0).all()
+
+
+CacheMachine.TestCase.settings = settings(
+    max_examples=20, stateful_step_count=30, deadline=None, derandomize=True
+)
+TestCacheMachine = CacheMachine.TestCase

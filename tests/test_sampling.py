@@ -1,0 +1,152 @@
+"""Draws are pure functions of their key, and follow the distribution they say they do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cdbench.models.base import StagedModel
+from cdbench.runtime.core import FloatArray, Request, SamplingParams
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.sampling import draw, logprobs_of, stream_key, uniform
+
+NEAR_A_BOUNDARY = 1e-9
+rows = st.lists(st.floats(-5, 5), min_size=1, max_size=9)
+
+
+def keys(*names: str, seed: int = 0) -> np.ndarray:
+    return np.array([stream_key(name, seed) for name in names], dtype=np.uint64)
+
+
+def draw_one(
+    logits: list[float], uniform: float, temperature: float = 1.0, top_k: int = 0, top_p: float = 1
+) -> int:
+    one = [torch.tensor([x], dtype=torch.float64) for x in (temperature, top_p, uniform)]
+    row = torch.tensor([logits], dtype=torch.float64)
+    return int(draw(row, one[0], torch.tensor([top_k]), one[1], one[2]))
+
+
+def cut(logits: list[float], temperature: float, top_k: int, top_p: float) -> FloatArray:
+    """The distribution left after the cuts, one step after the other as they are defined."""
+    weights = np.exp((np.array(logits) - max(logits)) / temperature)
+    order = np.argsort(-weights, kind="stable")
+    kept = order[: top_k or len(order)]
+    probs = np.zeros(len(logits))
+    probs[kept] = weights[kept] / weights[kept].sum()
+    reached = np.cumsum(probs[order])
+    assume(np.abs(reached - top_p).min() > NEAR_A_BOUNDARY or top_p == 1)
+    last = int(np.argmax(reached >= top_p)) if top_p < 1 else len(order) - 1
+    probs[order[last + 1 :]] = 0
+    result: FloatArray = probs / probs.sum()
+    return result
+
+
+@given(
+    logits=rows,
+    number=st.floats(0, 1, exclude_max=True),
+    temperature=st.floats(0.2, 3),
+    top_k=st.integers(0, 12),
+    top_p=st.floats(0.05, 1),
+)
+def test_a_draw_inverts_the_cut_distribution(
+    logits: list[float], number: float, temperature: float, top_k: int, top_p: float
+) -> None:
+    probs = cut(logits, temperature, top_k, top_p)
+    order = np.argsort(-np.array(logits), kind="stable")
+    reached = np.cumsum(probs[order])
+    assume(np.abs(reached - number).min() > NEAR_A_BOUNDARY)
+    known = order[int(np.argmax(reached > number))]
+    assert draw_one(logits, number, temperature, top_k, top_p) == known
+
+
+@given(logits=rows, number=st.floats(0, 1, exclude_max=True), temperature=st.floats(0.01, 5))
+def test_top_k_of_one_and_a_tiny_top_p_are_greedy(
+    logits: list[float], number: float, temperature: float
+) -> None:
+    greedy = int(np.argmax(logits))
+    assert draw_one(logits, number, temperature, top_k=1) == greedy
+    assert draw_one(logits, number, temperature, top_p=1e-9) == greedy
+
+
+def test_a_tiny_temperature_is_greedy_and_not_nan() -> None:
+    for temperature in (1e-30, 1e-300, 5e-324):
+        assert draw_one([0.0, 3.0, 3.0, -9.0], 0.25, temperature) == 1
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    logits = [-math.inf, 0.0, -math.inf, 0.0]
+    drawn = {draw_one(logits, i / 64) for i in range(64)} | {draw_one(logits, 1 - 2**-53)}
+    assert drawn == {1, 3}
+
+
+def test_each_row_of_a_launch_is_cut_by_its_own_parameters() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]]).repeat(3, 1)
+    number = torch.tensor([0.999, 0.999, 0.999])
+    tokens = draw(
+        logits, torch.ones(3), torch.tensor([1, 2, 0]), torch.tensor([1.0, 1.0, 1.0]), number
+    )
+    assert tokens.tolist() == [3, 2, 0]
+
+
+def test_a_number_depends_on_its_key_and_position_alone() -> None:
+    together = uniform(keys("a", "b", "a"), np.array([3, 3, 4]))
+    assert uniform(keys("a"), np.array([3])) == together[:1]
+    assert uniform(keys("b"), np.array([3])) == together[1:2]
+    assert len(set(together)) == 3
+    assert (uniform(keys("a", seed=1), np.array([3])) != together[:1]).all()
+    assert stream_key("a", 1) != stream_key("1", 0)
+
+
+def test_numbers_are_roughly_uniform_along_and_across_streams() -> None:
+    along = uniform(keys("a").repeat(4096), np.arange(4096))
+    across = uniform(keys(*(str(i) for i in range(4096))), np.zeros(4096, np.int64))
+    for numbers in (along, across):
+        assert ((numbers >= 0) & (numbers < 1)).all()
+        counts = np.bincount((numbers * 16).astype(int), minlength=16)
+        # 15 degrees of freedom: 37.7 is the 0.1 % point.
+        assert ((counts - 256) ** 2 / 256).sum() < 37.7
+        assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.05
+
+
+def test_drawn_tokens_follow_the_softmax() -> None:
+    logits, n = [0.0, 1.0, 2.0, -1.0], 4000
+    numbers = torch.from_numpy(uniform(keys("x").repeat(n), np.arange(n)))
+    ones = torch.ones(n, dtype=torch.float64)
+    tokens = draw(torch.tensor([logits]).repeat(n, 1), ones, torch.zeros(n).long(), ones, numbers)
+    expected = n * torch.tensor(logits, dtype=torch.float64).softmax(-1)
+    chi_square = ((tokens.bincount(minlength=4) - expected) ** 2 / expected).sum()
+    # 3 degrees of freedom: 16.3 is the 0.1 % point.
+    assert float(chi_square) < 16.3
+
+
+@given(st.lists(rows, min_size=1, max_size=3))
+def test_logprobs_are_those_of_the_raw_model(batch: list[list[float]]) -> None:
+    width = min(len(row) for row in batch)
+    logits: Tensor = torch.tensor([row[:width] for row in batch], dtype=torch.float64)
+    tokens = torch.zeros(len(batch), dtype=torch.int64)
+    known = logits.log_softmax(-1)[:, 0]
+    torch.testing.assert_close(logprobs_of(logits, tokens), known)
+    assert logprobs_of(logits.bfloat16(), tokens).dtype is torch.float32
+
+
+def test_temperature_and_cuts_leave_reported_logprobs_raw(tiny_ouro: StagedModel) -> None:
+    sampling = SamplingParams(temperature=2.0, top_k=3, top_p=0.8, seed=5)
+    (drawn,) = Engine(tiny_ouro).run([Request("r", [1, 2, 3], 6, sampling=sampling)])
+    (forced,) = Engine(tiny_ouro).run([Request("f", [1, 2, 3], force=drawn.tokens)])
+    assert drawn.logprobs == pytest.approx(forced.logprobs)
+
+
+def test_the_seed_changes_the_text_and_repeats_it(tiny_ouro: StagedModel) -> None:
+    def text(seed: int) -> list[int]:
+        sampling = SamplingParams(temperature=2.0, seed=seed)
+        (result,) = Engine(tiny_ouro).run([Request("r", [1, 2, 3], 12, sampling=sampling)])
+        return result.tokens
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
