@@ -47,6 +47,13 @@ def config_path(name: str) -> Path:
     return _shipped("configs", name, ".yaml")
 
 
+def find_file(name: str) -> Path:
+    """A file as typed, or else the shipped configuration's file of that name."""
+    path = Path(name)
+    shipped = data_dir("configs") / name
+    return shipped if not path.exists() and shipped.is_file() else path
+
+
 def demo_names() -> tuple[str, ...]:
     """Names of the demo models that are there, sorted."""
     if not ASSETS.is_dir():

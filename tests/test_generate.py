@@ -74,13 +74,13 @@ def test_the_document_says_what_ran(capsys: Capture, two: Path) -> None:
 def test_scheduling_changes_nothing(capsys: Capture, two: Path) -> None:
     sampled = ["--exit", "cdf@0.6", "--dtype", "float64", "--temperature", 1.3, "--top-k", 40]
     sampled += ["--top-p", 0.9, "--seed", 3, "--ids-file", two]
-    shapes = [
+    shapes: list[list[object]] = [
         ["--mode", "cdb"],
         ["--mode", "lockstep"],
         ["--width", 1, "--max-residents", 1],
         ["--coda-min-rows", 2, "--prefill-tokens", 2],
     ]
-    ]
+    runs = [document(capsys, OURO, *sampled, *shape)["requests"] for shape in shapes]
     first = runs[0]
     for other in runs[1:]:
         assert [(r["tokens"], r["depths"]) for r in other] == [

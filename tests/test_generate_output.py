@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from cdbench.cli.errors import BROKEN_PIPE
 from cdbench.render.continuation import Continuation, Printer, id_pieces, text_pieces
 from cdbench.render.terminal import make_console
 from cdbench.runtime.engine import Engine
@@ -120,6 +121,26 @@ def test_a_model_cannot_steer_the_terminal() -> None:
     printer.continuation(Continuation(0, "a\x1b[2J", ["b\x1b[1A\n"], [2], "stop"))
     assert "\x1b" not in stream.getvalue()
     assert "b\\x1b[1A\\n·2" in stream.getvalue()
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    program = "import sys; from cdbench.cli.main import main; sys.exit(main())"
+    args = ["generate", OURO, "--ids-file", "-", "--exit", "none", "--max-new-tokens", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write('{"prompt": [1]}\n')
+        process.stdin.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (BROKEN_PIPE, "")
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -27,7 +27,7 @@ def requests(prompts: tuple[list[int], ...], tokens: int) -> list[Request]:
 def prefilled(
     model: StagedModel, prompts: tuple[list[int], ...], layout: str, chunk: int
 ) -> Engine:
-    """An engine in which these prompts have just been prefilled, each in the resident of its rank."""
+    """An engine that has just prefilled these prompts, each in the resident of its rank."""
     config = EngineConfig(max_residents=4, kv_layout=layout, prefill_tokens=chunk)
     engine = Engine(model, config)
     for request in requests(prompts, 3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cdbench import resources
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.evals.tasks import Task, load_task
@@ -138,7 +139,7 @@ def _trace(spec: ExitSpec, max_loops: int) -> ExitTrace | None:
     """The recorded run that rule ``trace`` names; its depths must fit this run's loops."""
     if spec.rule != "trace" or spec.trace_file is None:
         return None
-    trace = load_exit_trace(spec)
+    trace = load_exit_trace(replace(spec, trace_file=str(resources.find_file(spec.trace_file))))
     if trace.max_loops != max_loops:
         raise UsageError(
             f"trace {spec.trace_file}: was recorded with {trace.max_loops} loops, this run has "

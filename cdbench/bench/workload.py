@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cdbench import resources
 from cdbench.bench import live
 from cdbench.bench.equal import RecordedRequest, record
 from cdbench.bench.plan import Plan
@@ -25,7 +26,9 @@ def workload_requests(plan: Plan) -> list[Request]:
         return live.requests_for(plan, plan.subject(Mode("cdb")), documents)
     return [
         _file_request(plan, str(index), prompt)
-        for index, prompt in enumerate(read_ids_file(settings.source)[: settings.requests])
+        for index, prompt in enumerate(
+            read_ids_file(str(resources.find_file(settings.source)))[: settings.requests]
+        )
     ]
 
 

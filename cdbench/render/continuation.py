@@ -137,10 +137,13 @@ class Printer:
     def _print(self, text: Text) -> None:
         if for_encoding(text.plain, self._console.encoding) != text.plain:
             text = Text(for_encoding(text.plain, self._console.encoding))
-        if self._folds:
-            self._console.print(text, overflow="fold")
-        else:
-            self._console.print(text, soft_wrap=True)
+        # Rich ends the process with code 1 where a reader has gone; that code means something here.
+        with self._console.capture() as shown:
+            if self._folds:
+                self._console.print(text, overflow="fold")
+            else:
+                self._console.print(text, soft_wrap=True)
+        self._console.file.write(shown.get())
 
 
 def _one_line(text: str) -> str:

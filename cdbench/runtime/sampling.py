@@ -49,10 +49,9 @@ def draw(
     set of likeliest tokens that reaches this share. Temperature must be above 0. Ties keep
     vocabulary order, so that a draw is reproducible.
     """
-    logits = logits_TV.double()
+    logits, order = logits_TV.double().sort(dim=-1, descending=True, stable=True)
     # From the best logit down, so that a tiny temperature gives probability 0 and not NaN.
-    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature_T.double()[:, None]
-    probs, order = scaled.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    probs = ((logits - logits[:, :1]) / temperature_T.double()[:, None]).softmax(-1)
     rank = torch.arange(probs.shape[-1], device=probs.device)
     limit = torch.where(top_k_T > 0, top_k_T, probs.shape[-1])
     probs = probs * (rank < limit[:, None])

@@ -1,0 +1,85 @@
+"""Models with layers in every stage: served in any schedule and layout as one request alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+
+from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, Stage
+from cdbench.runtime.engine import EngineConfig
+from tests.reference import continue_alone
+from tests.staged import DIMS, staged
+from tests.test_engine_properties import NEAR_TIE, configs, requests, serve
+
+MODEL = staged()
+READOUTS = [
+    ExitPolicy(rule, t, 1, lag)
+    for rule in ("confidence", "margin")
+    for t in (0.2, 0.5)
+    for lag in (0, 1)
+]
+
+
+@settings(max_examples=20)
+@given(batch=requests(), config=configs())
+def test_any_schedule_equals_the_request_alone(batch: list[Request], config: EngineConfig) -> None:
+    results = serve(MODEL, config, batch)
+    for request in batch:
+        alone = continue_alone(MODEL, request, config.kv_layout)
+        if alone.margins and min(alone.margins) < NEAR_TIE:
+            continue
+        result = results[request.id]
+        assert result.tokens == alone.tokens
+        assert result.executed_depths == alone.executed
+        assert result.requested_depths == alone.requested
+        assert result.stop_depth == alone.stop_depth
+        assert result.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", READOUTS, ids=str)
+@pytest.mark.parametrize("mode", ["cdb", "lockstep"])
+def test_readouts_overwrite_one_coda_row_and_the_exit_readout_is_the_coda(
+    mode: str, policy: ExitPolicy
+) -> None:
+    """Every loop but a scripted or a last one reads out once; no token runs a second coda."""
+    batch = [Request(str(i), [i + 1, 2], 5, policy) for i in range(5)]
+    log = LaunchLog()
+    results = serve(MODEL, EngineConfig(mode=mode, max_residents=3, width=2), batch, log)
+    decode = [r for r in log.records if not r.is_prefill]
+    rows = {s: sum(r.decode_rows for r in decode if r.stage is s) for s in Stage}
+    assert rows[Stage.CORE] == sum(r.token_loops for r in results.values())
+    assert rows[Stage.CODA] == rows[Stage.CORE], "a readout per loop, and nothing on top"
+    assert rows[Stage.PRELUDE] == sum(len(r.tokens) - 1 for r in results.values())
+
+
+def test_readouts_stay_within_the_smallest_budget() -> None:
+    """A readout at every loop takes no second coda row, so the worst case reserved is enough."""
+    unit = DIMS.prelude_layers + 4 * DIMS.core_layers + DIMS.coda_layers
+    position_bytes = unit * 2 * DIMS.kv_heads * DIMS.head_dim * 8
+    policy = ExitPolicy("confidence", 1.0)
+    batch = [Request(str(i), [i + 1, 2], 8, policy) for i in range(3)]
+    config = EngineConfig(max_residents=3, kv_budget_bytes=9 * position_bytes)
+    results = serve(MODEL, config, batch)
+    assert all(r.executed_depths == [4] * 8 for r in results.values())
+
+
+@settings(max_examples=10)
+@given(batch=requests(), config=configs())
+def test_replay_repeats_tokens_depths_and_requests_under_every_rule(
+    batch: list[Request], config: EngineConfig
+) -> None:
+    live = serve(MODEL, config, batch)
+    replays = [
+        dataclasses.replace(
+            r, force=live[r.id].tokens, replay_depths=live[r.id].executed_depths, arrival_s=0.0
+        )
+        for r in batch
+        if live[r.id].tokens
+    ]
+    replayed = serve(MODEL, config, replays)
+    for name, result in replayed.items():
+        assert result.tokens == live[name].tokens
+        assert result.executed_depths == live[name].executed_depths
+        assert result.requested_depths == live[name].requested_depths
