@@ -258,16 +258,6 @@ def batch_loss(
     return total, right
 
 
-def initialise(model: StagedModel) -> None:
-    """Small embeddings where the residual stream is never normed itself.
-
-    Without a norm between layers, an embedding of unit scale drowns what the layers first add.
-    """
-    if model.dims.model_type == "llama":
-        embedding = model.get_submodule("embedding")
-        torch.nn.init.normal_(embedding.get_parameter("weight"), std=0.02)
-
-
 def learning_rate(step: int, steps: int, peak: float) -> float:
     """A short warm-up, constant, then linear to zero: the start is the same for any ``steps``."""
     return peak * min(1.0, (step + 1) / 50, (steps - step) / (DECAY_SHARE * steps))
@@ -629,7 +619,6 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = build_tokenizer()
     config = model_config(args.model, tokenizer)
     model = build_model(config)
-    initialise(model)
     log(f"{args.model}: {model.parameter_count()} parameters")
     train_trunk(model, tokenizer, args)
     round_to_bfloat16(model)

@@ -228,10 +228,12 @@ def test_peak_bytes_remember_the_most_rows_in_use() -> None:
 class CacheMachine(RuleBasedStateMachine):
     """Tokens loop, settle, and residents leave in any order: rows are never shared or lost."""
 
-    @initialize(slots=st.integers(1, 4))
-    def start(self, slots: int) -> None:
-        self.slots = slots
+    @initialize(slots=st.integers(1, 4), mirrored=st.booleans())
+    def start(self, slots: int, mirrored: bool) -> None:
         self.cache = stage_cache(slots, rows=1)
+        # As on an accelerator, where the device has a table of its own.
+        self.cache.mirrored = mirrored
+        self.cache.mirror()
         self.loop = [0] * RESIDENTS
         self.positions = [0] * RESIDENTS
 
@@ -264,6 +266,14 @@ class CacheMachine(RuleBasedStateMachine):
             for row in set(self.cache.table[resident, :, position].tolist()) - {0}:
                 assert owners.setdefault(row, (resident, position)) == (resident, position)
         assert len(owners) == self.cache.pool.rows_in_use
+
+    @invariant()
+    def the_devices_table_follows_the_hosts(self) -> None:
+        assert (self.cache.device_table.numpy() == self.cache.table).all()
+
+    @rule(positions=st.integers(1, 3 * GROWTH_STEP_POSITIONS))
+    def lengthen(self, positions: int) -> None:
+        self.cache.hold_positions(positions)
 
     @invariant()
     def settled_tokens_can_be_read_in_every_slot(self) -> None:

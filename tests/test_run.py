@@ -78,7 +78,7 @@ def test_counters_follow_from_the_recorded_work(result: Result) -> None:
     later = (result.workload.output_tokens or 0) - result.workload.requests
     assert static["token_loops"] == later * result.modes["static"].max_loops
     assert cdb["token_loops"] == lockstep["token_loops"]
-    assert cdb["core_launches"] <= lockstep["core_launches"]
+    assert (cdb["core_launches"] or 0) <= (lockstep["core_launches"] or 0)
     assert lockstep["refills"] == static["refills"] == 0
 
 
@@ -185,7 +185,7 @@ def test_a_request_that_never_fits_is_refused_alone_and_the_run_is_invalid(
         (["--exit", "cfd@0.5"], "did you mean 'cdf'"),
         (["--exit", "cdf@1.5"], "out of range"),
         (["--max-loops", "0"], "exit.max_loops"),
-        (["--max-loops", "9"], "above the"),
+        (["--max-loops", "9"], "above what"),
         (["--modes", "static@9"], "lower the depth"),
         (["--tasks", "demo_cpy"], "did you mean 'demo_copy'"),
         (["--model", "demo-uoro"], "did you mean 'demo-ouro'"),

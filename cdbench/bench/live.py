@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from cdbench.bench.plan import Plan, Subject
 from cdbench.evals.tasks import Document
 from cdbench.grammar import Mode
-from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import FinishReason, Request, RequestResult, SamplingParams
+from cdbench.workloads.resolve import stops
 
 DELTA = 0.01
 """Accuracy-matched means: not worse than full depth by more than this (1 point)."""
@@ -118,22 +118,10 @@ def requests_for(plan: Plan, subject: Subject, documents: Sequence[Document]) ->
                 max_new_tokens=max_new_tokens,
                 exit=subject.policy,
                 sampling=params,
-                stop_ids=stop_ids,
+                stop_ids=stop_ids | model.stop_ids,
                 stop_strings=stop_strings,
                 task=document.task,
                 doc_id=document.doc_id,
             )
         )
     return requests
-
-
-def stops(model: LoadedModel, texts: Sequence[str]) -> tuple[frozenset[int], tuple[str, ...]]:
-    """Stops as ids where a text is one token of the model (cheap), as strings otherwise."""
-    ids, strings = set(model.stop_ids), []
-    for text in texts:
-        found = model.tokenizer.token_to_id(text) if model.tokenizer is not None else None
-        if found is None:
-            strings.append(text)
-        else:
-            ids.add(found)
-    return frozenset(ids), tuple(strings)

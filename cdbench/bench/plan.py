@@ -8,12 +8,19 @@ from cdbench import resources
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.evals.tasks import Task, load_task
-from cdbench.grammar import ExitSpec, Mode, parse_exit
+from cdbench.grammar import Mode
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.runtime.core import ExitPolicy, LaunchObserver
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import RULES, check_policy
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.exits import check_policy
 from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace
+from cdbench.workloads.resolve import (
+    check_trace_depth,
+    engine_config,
+    exit_policy,
+    full_depth,
+    kv_layout,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class Plan:
     modes: tuple[Mode, ...]
     trace: ExitTrace | None
     notes: tuple[str, ...]
+    kv_layout: str
 
     def subject(self, mode: Mode, label: str | None = None) -> Subject:
         """The row of a mode whose depth is known."""
@@ -60,19 +68,9 @@ class Plan:
 
     def engine(self, subject: Subject, observer: LaunchObserver | None = None) -> Engine:
         """A fresh engine for a row; all rows have the same sizes, layout and KV budget."""
-        sizes = self.config.engine
-        assert isinstance(sizes.coda_min_rows, int), "auto is refused by the configuration"
-        settings = EngineConfig(
-            mode=str(subject.mode),
-            max_residents=sizes.max_residents,
-            width=sizes.width,
-            kv_layout=self.config.kv.layout,
-            kv_budget_bytes=self.config.kv.budget_bytes,
-            max_loops=None if subject.mode.dense else self.max_loops,
-            prefill_tokens=sizes.prefill_tokens,
-            coda_min_rows=sizes.coda_min_rows,
-            min_free_residents=sizes.min_free_residents,
-        )
+        loops = None if subject.mode.dense else self.max_loops
+        residents = self.config.engine.max_residents
+        settings = engine_config(self.config, subject.mode, self.kv_layout, loops, residents)
         model = subject.model
         detokenize = None if model.tokenizer is None else model.decode
         return Engine(model.network, settings, detokenize=detokenize, observer=observer)
@@ -83,13 +81,9 @@ def make_plan(config: RunConfig) -> Plan:
     model = load_model(
         config.model, dtype=config.dtype, device=config.device, weight_seed=config.weight_seed
     )
-    max_loops = config.exit.max_loops or model.network.dims.max_loops
-    _check_loops(model, max_loops)
-    spec, notes = _exit_spec(config, model)
-    trace = _trace(spec, max_loops)
-    policy = exit_policy(config, spec if trace is None else trace.spec)
-    if trace is not None:
-        policy = replace(policy, min_loops=trace.min_loops, lag=trace.lag)
+    max_loops = full_depth(config, model)
+    trace = _trace(config, max_loops)
+    policy = exit_policy(config, model, trace)
     check_policy(policy, model.network.dims, max_loops)
     modes = config.resolved_modes
     dense = {
@@ -106,7 +100,8 @@ def make_plan(config: RunConfig) -> Plan:
         tasks=_tasks(config, model),
         modes=modes,
         trace=trace,
-        notes=tuple(notes),
+        notes=_notes(config, model, policy),
+        kv_layout=kv_layout(config, model),
     )
     for mode in modes:  # so that an impossible mode is found before the first one has run
         if mode.depth != "auto":
@@ -114,46 +109,20 @@ def make_plan(config: RunConfig) -> Plan:
     return plan
 
 
-def exit_policy(config: RunConfig, spec: ExitSpec) -> ExitPolicy:
-    """The exit policy of a run: the rule with its own default threshold, floor and lag."""
-    rule = RULES.get(spec.rule)
-    threshold = spec.threshold
-    if threshold is None and rule is not None:
-        threshold = rule.default_threshold
-    return ExitPolicy(spec.rule, threshold, config.exit.min_loops, config.exit.lag, spec.depth)
-
-
-def _exit_spec(config: RunConfig, model: LoadedModel) -> tuple[ExitSpec, list[str]]:
-    """The rule asked for, else the model card's; a bare checkpoint gets ``none``, said so."""
-    if config.exit.spec is not None:
-        return config.exit.spec, []
-    spec = parse_exit(model.card.exit)
-    if config.exit.threshold is not None:
-        spec = replace(spec, threshold=config.exit.threshold)
-    if spec.rule == "none" and model.network.dims.max_loops > 1:
-        return spec, ["no exit rule was given and the model's card names none: nothing exits early"]
-    return spec, []
-
-
-def _trace(spec: ExitSpec, max_loops: int) -> ExitTrace | None:
+def _trace(config: RunConfig, max_loops: int) -> ExitTrace | None:
     """The recorded run that rule ``trace`` names; its depths must fit this run's loops."""
-    if spec.rule != "trace" or spec.trace_file is None:
+    spec = config.exit.spec
+    if spec is None or spec.trace_file is None:
         return None
     trace = load_exit_trace(replace(spec, trace_file=str(resources.find_file(spec.trace_file))))
-    if trace.max_loops != max_loops:
-        raise UsageError(
-            f"trace {spec.trace_file}: was recorded with {trace.max_loops} loops, this run has "
-            f"{max_loops}; set exit.max_loops"
-        )
+    check_trace_depth(trace, max_loops)
     return trace
 
 
-def _check_loops(model: LoadedModel, max_loops: int) -> None:
-    own = model.network.dims.max_loops
-    if max_loops > own:
-        raise UsageError(
-            f"exit.max_loops: {max_loops} is above the {own} loops of {model.name}; lower it"
-        )
+def _notes(config: RunConfig, model: LoadedModel, policy: ExitPolicy) -> tuple[str, ...]:
+    if config.exit.spec is None and policy.rule == "none":
+        return (f"no exit rule was given and {model.name} names none: nothing exits early",)
+    return ()
 
 
 def _load_dense(name: str, config: RunConfig, looped: LoadedModel) -> LoadedModel:

@@ -114,7 +114,7 @@ def model_facts(plan: Plan) -> ModelFacts:
     network, dims = plan.model.network, plan.model.network.dims
     costs = network.flops_per_token()
     layers = dims.prelude_layers + dims.coda_layers
-    slots = slots_of_layout(plan.config.kv.layout, plan.max_loops)
+    slots = slots_of_layout(plan.kv_layout, plan.max_loops)
     row = 2 * dims.kv_heads * dims.head_dim * network.dtype.itemsize
     return ModelFacts(
         name=plan.model.name,
@@ -123,7 +123,7 @@ def model_facts(plan: Plan) -> ModelFacts:
         max_loops=plan.max_loops,
         cost_ratio=cost_ratio(costs),
         kv_bytes_per_token=row * (layers + slots * dims.core_layers),
-        kv_layout=plan.config.kv.layout,
+        kv_layout=plan.kv_layout,
         dtype=str(network.dtype).removeprefix("torch."),
         device=str(network.device),
         random_weights_seed=plan.model.weight_seed,

@@ -38,6 +38,17 @@ class ConfigReader:
             raise self._bad(key, f"is {value!r}, expected a whole number of at least 1")
         return value
 
+    def heads(self) -> tuple[int, int, int]:
+        """Query heads, key/value heads and head size, checked against one another."""
+        heads = self.positive_int("num_attention_heads")
+        kv_heads = self.positive_int("num_key_value_heads", heads)
+        head_dim = self.positive_int("head_dim", self.positive_int("hidden_size") // heads or None)
+        if heads % kv_heads:
+            raise self._bad("num_key_value_heads", f"is {kv_heads}; it must divide {heads} heads")
+        if head_dim % 2:
+            raise self._bad("head_dim", f"is {head_dim}; rotary positions need an even size")
+        return heads, kv_heads, head_dim
+
     def positive_float(self, key: str) -> float:
         value = self._value(key, None)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:

@@ -50,14 +50,15 @@ class Ouro(StagedModel):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         read = ConfigReader(config, "ouro")
-        hidden, heads = read.positive_int("hidden_size"), read.positive_int("num_attention_heads")
+        hidden = read.positive_int("hidden_size")
+        heads, kv_heads, head_dim = read.heads()
         self.tied = bool(config.get("tie_word_embeddings", False))
         self.dims = ModelDims(
             model_type="ouro",
             hidden_size=hidden,
             heads=heads,
-            kv_heads=read.positive_int("num_key_value_heads", heads),
-            head_dim=read.positive_int("head_dim", hidden // heads),
+            kv_heads=kv_heads,
+            head_dim=head_dim,
             prelude_layers=0,
             core_layers=read.positive_int("num_hidden_layers"),
             coda_layers=0,

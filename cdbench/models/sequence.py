@@ -41,6 +41,7 @@ def loop_states(
     ctx = SequenceContext(batch, length, ids_BT.device)
     state, injection = model.prelude(ids_BT.flatten(), ctx)
     for loop in range(1, (max_loops or model.dims.max_loops) + 1):
-        ctx.loops.fill_(loop)
+        # A new tensor for every loop: a backward pass still needs the earlier ones.
+        ctx.loops = torch.full_like(ctx.positions, loop)
         state = model.core(state, injection, ctx)
         yield state

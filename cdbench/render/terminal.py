@@ -36,6 +36,13 @@ class Layout:
     stacked: bool
 
 
+class PipeConsole(Console):
+    """A console that lets a closed pipe be seen: rich by itself would exit with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def make_console(stream: IO[str] | None = None, width: int | None = None) -> Console:
     """A console that colours only a terminal, and not under NO_COLOR.
 
@@ -47,7 +54,7 @@ def make_console(stream: IO[str] | None = None, width: int | None = None) -> Con
     if width is None and not terminal:
         columns = os.environ.get("COLUMNS", "")
         width = int(columns) if columns.isdigit() and int(columns) > 0 else PIPE_WIDTH
-    return Console(
+    return PipeConsole(
         file=target,
         width=width,
         color_system="auto" if colour else None,

@@ -108,11 +108,14 @@ class StageCache:
         self.device = device
         self.table: TableArray = np.zeros((residents, slots, GROWTH_STEP_POSITIONS), dtype=np.int32)
         self._scratch: Tensor | None = None
-        self._mirror()
+        # On the CPU both tables are the same memory.
+        self.mirrored = device.type != "cpu"
+        self.mirror()
 
-    def _mirror(self) -> None:
+    def mirror(self) -> None:
+        """Make the device's table anew from the host's."""
         host = torch.from_numpy(self.table)
-        self.device_table = host if self.device.type == "cpu" else host.to(self.device)
+        self.device_table = host.to(self.device, copy=True) if self.mirrored else host
 
     def hold_positions(self, positions: int) -> None:
         """Make the table long enough for requests of ``positions`` tokens."""
@@ -122,7 +125,7 @@ class StageCache:
             longer = np.zeros((*self.table.shape[:2], steps * GROWTH_STEP_POSITIONS), np.int32)
             longer[..., :have] = self.table
             self.table = longer
-            self._mirror()
+            self.mirror()
 
     def lines(self, residents_T: Tensor, slots_T: Tensor, context: int) -> Tensor:
         """Table lines ``[T, context]`` int32 on the device: the rows each query reads."""
@@ -173,7 +176,7 @@ class StageCache:
         rows = np.unique(self.table[resident])
         self.pool.give_back(rows[rows > 0].astype(np.int64))
         self.table[resident] = 0
-        if self.device.type != "cpu":
+        if self.mirrored:
             self.device_table[resident] = 0
 
     def _point(
@@ -185,7 +188,7 @@ class StageCache:
     ) -> None:
         """Set table entries; residents, slots and positions broadcast to the shape of ``rows``."""
         self.table[residents, slots, positions] = rows
-        if self.device.type != "cpu":
+        if self.mirrored:
             where = tuple(
                 torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
                 for x in (residents, slots, positions)

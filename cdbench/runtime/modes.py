@@ -30,7 +30,7 @@ def mode_loops(mode: Mode, model_loops: int) -> int:
     if mode.depth == "auto":
         raise UsageError("mode 'static@auto': a run chooses its depth; an engine needs static@D")
     if mode.depth > model_loops:
-        raise UsageError(f"mode '{mode}': the model runs {model_loops} loops; lower the depth")
+        raise UsageError(f"mode '{mode}': is above the model's {model_loops}; lower the depth")
     return mode.depth
 
 

@@ -71,11 +71,12 @@ class Runner:
     ) -> None:
         self.model, self.cache, self.residents = model, cache, residents
         self.clock, self.observer = clock, observer
-        self.device = model.device
+        # Looked up once: a module finds them by walking its parameters.
+        self.device, self.dtype = model.device, model.dtype
         self.runnable = 0
         """Requests resident or waiting, set by the engine before each launch."""
         shape = (residents.capacity, model.dims.hidden_size)
-        self.state = torch.zeros(shape, dtype=model.dtype, device=self.device)
+        self.state = torch.zeros(shape, dtype=self.dtype, device=self.device)
         self.injection = torch.zeros_like(self.state) if model.dims.has_injection else None
 
     # Decode launches: one row per resident.
@@ -87,7 +88,7 @@ class Runner:
             ctx = self._decode_context(Stage.PRELUDE, residents, np.ones_like(residents))
             state, injection = self.model.prelude(self._tensor(res.token[residents]), ctx)
             where = self._tensor(residents)
-            res.forget(where)
+            pass
             self.state.index_copy_(0, where, state)
             if self.injection is not None and injection is not None:
                 self.injection.index_copy_(0, where, injection)
@@ -103,7 +104,7 @@ class Runner:
                 injection = self.injection.index_select(0, where)
             state = self.model.core(self.state.index_select(0, where), injection, ctx)
             self.state.index_copy_(0, where, state)
-            met = self._gate_tests(residents, state)
+            met = self._tests(residents, Needs.GATE, state)
         self.residents.loop[residents] = loops
         return met
 
@@ -114,7 +115,7 @@ class Runner:
             state = self.state.index_select(0, self._tensor(residents))
             logits = self.model.head(self.model.coda(state, ctx))
             tokens, logprobs = self._choose(residents, logits)
-            met = self._readout_tests(residents, logits)
+            met = self._tests(residents, Needs.LOGITS, logits)
         return tokens, logprobs, met
 
     # Prefill launches: consecutive prompt tokens, packed without padding.
@@ -164,7 +165,7 @@ class Runner:
             return LaunchContext(positions, loops, self.device, None, NO_ROWS, None)
         rows = cache.write_rows(residents, positions, loops)
         slots = np.minimum(loops, cache.slots) - 1
-        plan = SdpaPlan(cache, residents, slots, positions, [], self.model.dtype)
+        plan = SdpaPlan(cache, residents, slots, positions, [], self.dtype)
         return LaunchContext(positions, loops, self.device, cache, rows, plan)
 
     def _prefill_context(self, stage: Stage, segments: list[Segment], loop: int) -> LaunchContext:
@@ -176,14 +177,8 @@ class Runner:
         rows = cache.write_rows(residents, positions, loops)
         slot = min(loop, cache.slots) - 1
         reading = [Segment(s.resident, slot, s.start, s.length) for s in segments]
-        plan = SdpaPlan(cache, NO_ROWS, NO_ROWS, NO_ROWS, reading, self.model.dtype)
+        plan = SdpaPlan(cache, NO_ROWS, NO_ROWS, NO_ROWS, reading, self.dtype)
         return LaunchContext(positions, loops, self.device, cache, rows, plan)
-
-    def _gate_tests(self, residents: IntArray, state: Tensor) -> BoolArray:
-        return self._tests(residents, Needs.GATE, state)
-
-    def _readout_tests(self, residents: IntArray, logits: Tensor) -> BoolArray:
-        return self._tests(residents, Needs.LOGITS, logits)
 
     def _tests(self, residents: IntArray, needs: Needs, evidence: Tensor) -> BoolArray:
         """Signals and tests of the rules of one kind; False for rows under another kind of rule."""

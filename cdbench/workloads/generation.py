@@ -8,21 +8,29 @@ were resolved, for the record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
-from cdbench.grammar import ExitSpec, Mode, check_exit, parse_exit, parse_kv
+from cdbench.grammar import Mode, check_exit
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult, SamplingParams
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
 from cdbench.runtime.exits import RULES, check_policy
 from cdbench.schema import GenerateDocument
 from cdbench.workloads import generation_record as record
-from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace, replayed
+from cdbench.workloads.exit_trace import load_exit_trace, replayed
 from cdbench.workloads.prompts import Prompt
+from cdbench.workloads.resolve import (
+    check_trace_depth,
+    engine_config,
+    exit_policy,
+    full_depth,
+    kv_layout,
+    stops,
+)
 
 DEFAULT_NEW_TOKENS = 64
 
@@ -76,15 +84,13 @@ def prepare(config: RunConfig, prompts: Sequence[Prompt], ending: Ending) -> Gen
     model = load_model(
         config.model, dtype=config.dtype, device=config.device, weight_seed=config.weight_seed
     )
-    max_loops = _full_depth(config, mode, model)
+    _refuse_dense_on_looped(mode, model)
+    max_loops = full_depth(config, model)
     policy = exit_policy(config, model, trace)
     check_policy(policy, model.network.dims, max_loops)
     engine = _engine(config, mode, model, max_loops, len(prompts))
-    if trace is not None and mode.adaptive and trace.max_loops != engine.max_loops:
-        raise UsageError(
-            f"trace {trace.file}: was recorded at {trace.max_loops} loops, this batch runs "
-            f"{engine.max_loops}; set --max-loops {trace.max_loops}"
-        )
+    if trace is not None and mode.adaptive:
+        check_trace_depth(trace, engine.max_loops)
     requests = _requests(config, model, policy, prompts, ending)
     where = [prompt.where for prompt in prompts]
     if trace is not None:
@@ -110,75 +116,22 @@ def prepare(config: RunConfig, prompts: Sequence[Prompt], ending: Ending) -> Gen
     )
 
 
-def exit_policy(config: RunConfig, model: LoadedModel, trace: ExitTrace | None) -> ExitPolicy:
-    """The rule asked for, else the one that was recorded, else the one on the model's card."""
-    asked = config.exit
-    spec = asked.spec if trace is None else trace.spec
-    if spec is None:
-        spec = _card_exit(model, asked.threshold)
-    threshold = spec.threshold
-    if threshold is None and spec.rule in RULES:
-        threshold = RULES[spec.rule].default_threshold
-    min_loops: int = asked.min_loops
-    lag: int = asked.lag
-    if trace is not None:
-        given = asked.model_fields_set
-        min_loops = min_loops if "min_loops" in given else trace.min_loops
-        lag = lag if "lag" in given else trace.lag
-    return ExitPolicy(spec.rule, threshold, min_loops, lag, spec.depth)
-
-
-def _card_exit(model: LoadedModel, threshold: float | None) -> ExitSpec:
-    spec = parse_exit(model.card.exit)
-    if threshold is None:
-        return spec
-    if spec.rule == "none":
-        raise UsageError(
-            f"exit.threshold: {threshold:g} is given, but {model.name} has no exit rule of its "
-            f"own; write --exit RULE@{threshold:g}"
-        )
-    check_exit(spec.rule, threshold, RULES)
-    return replace(spec, threshold=threshold)
-
-
-def _full_depth(config: RunConfig, mode: Mode, model: LoadedModel) -> int:
-    own = model.network.dims.max_loops
-    if mode.kind == "dense" and own > 1:
-        raise UsageError(
-            f"mode '{mode}': {model.name} runs {own} loops; use static, lockstep or cdb"
-        )
-    asked = config.exit.max_loops or own
-    if asked > own:
-        raise UsageError(
-            f"exit.max_loops: {asked} is above what {model.name} runs, {own}; lower it"
-        )
-    return asked
-
-
 def _engine(
     config: RunConfig, mode: Mode, model: LoadedModel, max_loops: int, requests: int
 ) -> Engine:
-    sizes = config.engine
-    assert isinstance(sizes.coda_min_rows, int), "auto is refused by the configuration"
-    settings = EngineConfig(
-        mode=str(mode),
-        # Places beyond the requests would only take memory.
-        max_residents=min(sizes.max_residents, requests),
-        width=sizes.width,
-        kv_layout=_layout(config, model),
-        kv_budget_bytes=config.kv.budget_bytes,
-        max_loops=max_loops,
-        prefill_tokens=sizes.prefill_tokens,
-        coda_min_rows=sizes.coda_min_rows,
-        min_free_residents=sizes.min_free_residents,
-    )
+    # Places beyond the requests would only take memory.
+    residents = min(config.engine.max_residents, requests)
+    settings = engine_config(config, mode, kv_layout(config, model), max_loops, residents)
     detokenize = None if model.tokenizer is None else model.decode
     return Engine(model.network, settings, detokenize=detokenize)
 
 
-def _layout(config: RunConfig, model: LoadedModel) -> str:
-    given = "layout" in config.kv.model_fields_set
-    return config.kv.layout if given else parse_kv(model.card.kv)
+def _refuse_dense_on_looped(mode: Mode, model: LoadedModel) -> None:
+    loops = model.network.dims.max_loops
+    if mode.kind == "dense" and loops > 1:
+        raise UsageError(
+            f"mode '{mode}': {model.name} runs {loops} loops; use static, lockstep or cdb"
+        )
 
 
 def _requests(
@@ -212,13 +165,8 @@ def _stops(model: LoadedModel, ending: Ending) -> tuple[frozenset[int], tuple[st
         raise UsageError(f"--stop: {model.name} has no tokenizer.json to make text with; drop it")
     if "" in ending.stop:
         raise UsageError("--stop: a stop string is empty; drop it")
-    ids = set() if ending.ignore_eos else set(model.stop_ids)
-    special: dict[str, int] = {}
-    if ending.stop and model.tokenizer is not None:
-        added = model.tokenizer.get_added_tokens_decoder()
-        special = {token.content: i for i, token in added.items() if token.special}
-    ids.update(special[text] for text in ending.stop if text in special)
-    return frozenset(ids), tuple(text for text in ending.stop if text not in special)
+    ids, strings = stops(model, ending.stop)
+    return (ids if ending.ignore_eos else ids | model.stop_ids), strings
 
 
 def _submit(engine: Engine, request: Request, where: str) -> None:
