@@ -66,8 +66,10 @@ FIRST_EXIT_BATCH = 400
 LOOP_WEIGHT, LAST_WEIGHT = 0.3, 1.0
 #: A token is settled, for the gate, when no later loop lowers its loss by more than this (nats).
 SETTLED_NATS = 0.05
+#: How much worse than a needless loop it is to leave with a loss that later loops lower by one nat.
+EARLY_EXIT_COST = 4.0
 #: Thresholds tried for the card.
-THRESHOLDS = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99]
+THRESHOLDS = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998]
 IGNORE = -100
 
 
@@ -333,10 +335,10 @@ def log(line: str) -> None:
 # --- the exit gate --------------------------------------------------------------------------------
 
 
-def settled(losses_KN: Tensor, nats: float = SETTLED_NATS) -> Tensor:
-    """``[K−1, N]``: no later loop lowers the loss of row n after loop k by more than ``nats``."""
+def gain_of_looping(losses_KN: Tensor) -> Tensor:
+    """``[K−1, N]``: by how much the best later loop lowers the loss of row n after loop k, in nats."""
     best_later = losses_KN.flip(0).cummin(0).values.flip(0)[1:]
-    return losses_KN[:-1] - best_later <= nats
+    return (losses_KN[:-1] - best_later).clamp(min=0)
 
 
 def train_gate(model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
@@ -351,10 +353,13 @@ def train_gate(model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespac
         states, losses, running = _gate_rows(
             model, batch, 0.5 + 0.49 * random.Random(step).random()
         )
-        labels = settled(losses).float()
+        gain = gain_of_looping(losses)
+        labels = (gain <= SETTLED_NATS).float()
         logits = torch.stack([model.exit_logit(state) for state in states[:-1]])
-        each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-        loss = (each * running).sum() / running.sum()
+        # One wrong word spoils an answer, one needless loop costs a loop: weigh by what is lost.
+        weight = running * (1 + EARLY_EXIT_COST * gain)
+        loss = F.binary_cross_entropy_with_logits(logits, labels, weight) * weight.numel()
+        loss = loss / running.sum()
         loss.backward()
         for group in optimiser.param_groups:
             group["lr"] = args.gate_lr * (1 - step / args.gate_batches)

@@ -115,8 +115,8 @@ def test_stop_strings_without_a_tokenizer_are_refused(tiny_ouro: StagedModel) ->
         ({"kv_budget_bytes": 0}, "kv.budget_bytes is 0"),
         ({"max_loops": 0}, "max_loops is 0"),
         ({"kv_layout": "odd"}, "KV layout 'odd'"),
-        ({"mode": "static@9"}, "the model runs 4 loops"),
-        ({"mode": "static@auto"}, "a run chooses its depth"),
+        ({"mode": "static@9"}, "static@9"),
+        ({"mode": "static@auto"}, "static@auto"),
     ],
 )
 def test_an_impossible_configuration_is_refused(

@@ -101,7 +101,7 @@ def serve(
     return results
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(batch=requests(), config=configs(), data=st.data())
 def test_any_schedule_equals_the_request_alone(
     tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, data: st.DataObject
@@ -124,6 +124,7 @@ def test_any_schedule_equals_the_request_alone(
         assert result.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
 
 
+@settings(max_examples=15)
 @given(batch=requests(), config=configs())
 def test_token_loops_equal_decode_rows_of_core_launches(
     tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig
@@ -136,6 +137,7 @@ def test_token_loops_equal_decode_rows_of_core_launches(
     assert all(sum(r.depth_counts) == r.decode_rows for r in core if not r.is_prefill)
 
 
+@settings(max_examples=15)
 @given(batch=requests(), config=configs(modes=("cdb",)))
 def test_cdb_without_exits_equals_static(
     tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig
@@ -148,6 +150,7 @@ def test_cdb_without_exits_equals_static(
         assert result.executed_depths == static[name].executed_depths
 
 
+@settings(max_examples=15)
 @given(batch=requests(), config=configs(), order=st.randoms(use_true_random=False))
 def test_permuting_requests_permutes_results(
     tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, order: object
@@ -164,6 +167,7 @@ def test_permuting_requests_permutes_results(
         assert first[name].executed_depths == second[name].executed_depths
 
 
+@settings(max_examples=15)
 @given(batch=requests(), config=configs(), data=st.data())
 def test_replay_repeats_tokens_and_depths_exactly(
     tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, data: st.DataObject
@@ -183,6 +187,7 @@ def test_replay_repeats_tokens_and_depths_exactly(
         assert result.executed_depths == live[name].executed_depths
 
 
+@settings(max_examples=15)
 @given(batch=requests(), config=configs(), data=st.data())
 def test_cancelling_some_requests_leaves_the_others_unchanged(
     tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, data: st.DataObject

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given, settings
 
+from cdbench.models.base import StagedModel
+from cdbench.models.sequence import loop_states
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, Stage
 from cdbench.runtime.engine import EngineConfig
-from tests.reference import continue_alone
+from tests import tiny
+from tests.reference import ReferenceModel, continue_alone
 from tests.staged import DIMS, staged
 from tests.test_engine_properties import NEAR_TIE, configs, requests, serve
 
@@ -83,3 +88,28 @@ def test_replay_repeats_tokens_depths_and_requests_under_every_rule(
         assert result.tokens == live[name].tokens
         assert result.executed_depths == live[name].executed_depths
         assert result.requested_depths == live[name].requested_depths
+
+
+@pytest.mark.parametrize("build", [tiny.ouro, staged])
+def test_a_model_can_be_trained_after_it_was_served(build: Callable[[], StagedModel]) -> None:
+    model = build()
+    serve(model, EngineConfig(), [Request("r", [1, 2, 3], 4, ExitPolicy("cdf", 0.5))])
+    model.requires_grad_(True)
+    loss = torch.stack([state.sum() for state in loop_states(model, torch.tensor([[1, 2, 3]]))])
+    loss.sum().backward()
+    core = [weight for weight in model.stage_parameters()["core"] if weight.grad is not None]
+    assert core
+    assert all(torch.isfinite(weight.grad).all() for weight in core if weight.grad is not None)
+
+
+@pytest.mark.parametrize("build", [tiny.ouro, staged])
+def test_whole_sequences_equal_the_prompt_read_token_by_token(
+    build: Callable[[], StagedModel],
+) -> None:
+    """Training sees at every loop what serving a prompt computes."""
+    model, ids = build(), [4, 9, 1, 1, 20]
+    alone, positions = ReferenceModel(model, "per-loop", None), list(range(len(ids)))
+    state, injection = alone.prelude(ids, positions)
+    for loop, found in enumerate(loop_states(model, torch.tensor([ids, ids])), start=1):
+        state = alone.core(state, injection, positions, loop)
+        torch.testing.assert_close(found, torch.cat([state, state]), atol=1e-12, rtol=0)

@@ -88,7 +88,7 @@ class Runner:
             ctx = self._decode_context(Stage.PRELUDE, residents, np.ones_like(residents))
             state, injection = self.model.prelude(self._tensor(res.token[residents]), ctx)
             where = self._tensor(residents)
-            pass
+            res.forget(where)
             self.state.index_copy_(0, where, state)
             if self.injection is not None and injection is not None:
                 self.injection.index_copy_(0, where, injection)
