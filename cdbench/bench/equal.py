@@ -73,7 +73,8 @@ class TimedSubject:
     def __init__(self, plan: Plan, subject: Subject, workload: Sequence[RecordedRequest]) -> None:
         self.subject = subject
         self.log = LaunchLog()
-        self.engine = plan.engine(subject, self.log)
+        # Forced tokens are known: making text of them would only be host time.
+        self.engine = plan.engine(subject, self.log, with_text=False)
         self.requests = [_forced(plan, subject, r) for r in workload]
         self.own_vocabulary = not same_vocabulary(plan.model, subject.model)
 
@@ -138,6 +139,7 @@ def run_trace(
         # Pools have rows of unlike size, so bytes are counted.
         kv=KvFigures(peak_rows=engine.cache.peak_bytes, bytes_per_row=1, shape=shape),
         costs=subject.model.network.flops_per_token(),
+        cancelled_loops=sum(r.cancelled_loops for r in results),
     )
 
 

@@ -66,13 +66,15 @@ class Plan:
             loops = mode.depth if isinstance(mode.depth, int) else self.max_loops
         return Subject(label or str(mode), mode, model, policy, loops)
 
-    def engine(self, subject: Subject, observer: LaunchObserver | None = None) -> Engine:
+    def engine(
+        self, subject: Subject, observer: LaunchObserver | None = None, with_text: bool = True
+    ) -> Engine:
         """A fresh engine for a row; all rows have the same sizes, layout and KV budget."""
         loops = None if subject.mode.dense else self.max_loops
         residents = self.config.engine.max_residents
         settings = engine_config(self.config, subject.mode, self.kv_layout, loops, residents)
         model = subject.model
-        detokenize = None if model.tokenizer is None else model.decode
+        detokenize = model.decode if with_text and model.tokenizer is not None else None
         return Engine(model.network, settings, detokenize=detokenize, observer=observer)
 
 

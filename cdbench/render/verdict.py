@@ -27,7 +27,7 @@ def _against_static(result: Result, label: str) -> str:
     found = comparison(result, label, "static", "e2e")
     speed = ""
     if found is not None:
-        speed = f"{_name(label)} did the same work {_faster(found)} full-depth static"
+        speed = f"{_name(label)} did the same work {_speed(found, 'full-depth static')}"
     accuracy = _accuracy_words(result, label)
     if speed and accuracy:
         return f"{speed}; {accuracy}."
@@ -51,7 +51,7 @@ def _against_strongest(result: Result, label: str) -> str:
         )
     sentence = (
         f"The strongest baseline of like accuracy is {_describe(result, strongest.over)}: "
-        f"against it {label} is {_faster(strongest, short=True)}"
+        f"{label} did its work {_speed(strongest, 'it')}"
     )
     if _side(strongest.speedup) <= 0:
         sentence += (
@@ -110,18 +110,16 @@ def _difference(found: ModeAccuracy) -> str:
     return f"{points(delta.estimate, delta.low, delta.high)}: {words}"
 
 
-def _faster(found: Comparison, short: bool = False) -> str:
+def _speed(found: Comparison, other: str) -> str:
+    """How fast a mode did the work that another did, in words that follow from the interval."""
     interval = found.speedup
     figure = ratio(interval.estimate, interval.low, interval.high)
-    side = _side(interval)
-    tail = "" if short else " as"
     if interval.low is None or interval.high is None:
-        return f"{figure} as fast{tail} (too few blocks for an interval)"
-    if side > 0:
-        return f"{figure} as fast{tail}"
-    if side < 0:
-        return f"{figure} as fast (slower){tail}"
-    return f"no faster or slower than the blocks can tell ({figure}){'' if short else ' than'}"
+        return f"{figure} as fast as {other} (too few blocks for an interval)"
+    side = _side(interval)
+    if side == 0:
+        return f"at a speed that the blocks cannot tell from that of {other} ({figure})"
+    return f"{figure} as fast as {other}" + (", which is slower" if side < 0 else "")
 
 
 def _side(interval: IntervalRecord) -> int:
