@@ -14,7 +14,8 @@ would have.
 The looped model learns a readout after every loop. It is served with early exits: a token that
 leaves at loop k keeps its loop-k keys for every deeper loop. So, after a first phase, every other
 batch lets tokens leave once they are settled, with their keys frozen as a server would. The exit
-gate is trained last, the rest frozen, on whether another loop would still improve the token.
+gate is then trained, the rest frozen, on whether another loop would still improve the token. The
+last batches run with the exits that this gate decides, and the gate is trained anew on the result.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -225,38 +226,64 @@ class Running:
     right: list[float] = field(default_factory=list)
 
 
+#: Losses ``[N]`` and states ``[N, D]`` of the completion rows after a loop → which would leave.
+Leaving = Callable[[Tensor, Tensor], Tensor]
+
+
+def once_confident(batch: PackedBatch, rng: random.Random) -> Leaving:
+    """Leave once the target's probability passes a level between 0.5 and 1 drawn for each row."""
+    draw = torch.Generator().manual_seed(rng.randrange(2**31))
+    rows = int((batch.targets_N != IGNORE).sum())
+    level = torch.rand(rows, generator=draw) * 0.5 + 0.5
+    return lambda losses, states: losses < -level.log()
+
+
+def by_the_gate(model: StagedModel, threshold: float) -> Leaving:
+    """Leave as a server would: at the first loop where the gate's ``cdf`` reaches the threshold."""
+    survived: list[Tensor] = []
+
+    def leaving(losses: Tensor, states: Tensor) -> Tensor:
+        with torch.no_grad():
+            still = (1 - model.exit_logit(states).sigmoid()) * (survived[-1] if survived else 1)
+        survived.append(still)
+        return still <= 1 - threshold
+
+    return leaving
+
+
 def batch_loss(
-    model: StagedModel, batch: PackedBatch, exits: random.Random | None
+    model: StagedModel,
+    batch: PackedBatch,
+    leave: Leaving | None,
+    exit_weight: float = LOOP_WEIGHT,
 ) -> tuple[Tensor, list[float]]:
     """The weighted loss over loops, and the share of completion tokens right at each of them.
 
-    With ``exits``, a later row leaves once its target's probability passes a level drawn for it:
-    its keys freeze and deeper loops no longer count for it.
+    With ``leave``, later rows exit: their keys freeze and deeper loops no longer count for them.
+    The loop a row leaves at weighs ``exit_weight``.
     """
     loops = model.dims.max_loops
     picked = batch.targets_N != IGNORE
     targets = batch.targets_N[picked]
     can_exit = batch.later_N[picked]
-    level = None
-    if exits is not None:
-        draw = torch.Generator().manual_seed(exits.randrange(2**31))
-        level = torch.rand(len(targets), generator=draw) * 0.5 + 0.5
     running = torch.ones(len(targets))
     total = torch.zeros(())
     right: list[float] = []
     # Plain matrix products: on short sequences the fused CPU kernel is several times slower.
     with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
         for loop, (state, ctx) in enumerate(loops_with_exits(model, batch.ids_BT, loops), 1):
-            logits = model.head(model.coda(state[picked], ctx)).float()
+            states = state[picked]
+            logits = model.head(model.coda(states, ctx)).float()
             losses = F.cross_entropy(logits, targets, reduction="none")
-            weight = LAST_WEIGHT if loop == loops else LOOP_WEIGHT
-            total = total + weight * (losses * running).mean()
             right.append((logits.argmax(-1) == targets).float().mean().item())
-            if level is not None and loop < loops:
-                leaving = can_exit & (losses.detach() < -level.log())
+            weight = running * (LAST_WEIGHT if loop == loops else LOOP_WEIGHT)
+            if leave is not None and loop < loops:
+                leaving = can_exit & leave(losses.detach(), states.detach())
+                weight = torch.where(leaving, running * exit_weight, weight)
                 running = running * ~leaving
                 ctx.exited = ctx.exited.clone()
                 ctx.exited[picked] = running == 0
+            total = total + (losses * weight).mean()
     return total, right
 
 
@@ -265,21 +292,30 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * min(1.0, (step + 1) / 50, (steps - step) / (DECAY_SHARE * steps))
 
 
-def train_trunk(model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
+def trunk_of(model: StagedModel) -> list[torch.nn.Parameter]:
+    """Every parameter but the gate's."""
+    return [p for n, p in model.named_parameters() if not n.startswith("gate")]
+
+
+def train_trunk(
+    model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespace, batches: int
+) -> None:
     """Train everything but the gate, resuming from the last checkpoint of the same run."""
-    trunk = [p for n, p in model.named_parameters() if not n.startswith("gate")]
+    trunk = trunk_of(model)
     optimiser = torch.optim.AdamW(
         trunk, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.05, fused=True
     )
     store = args.checkpoints / f"{args.model}-seed{args.seed}.pt"
-    first = 0 if args.fresh else resume(store, model, optimiser, args.batches)
+    first = 0 if args.fresh else resume(store, model, optimiser, batches)
     sums, started = Running(), time.monotonic()
     stream = training_batches(tokenizer, args.seed, first, args.tasks)
-    for step, batch in zip(range(first, args.batches), stream, strict=False):
+    for step, batch in zip(range(first, batches), stream, strict=False):
         for group in optimiser.param_groups:
-            group["lr"] = learning_rate(step, args.batches, args.lr)
+            group["lr"] = learning_rate(step, batches, args.lr)
         with_exits = model.dims.max_loops > 1 and step >= FIRST_EXIT_BATCH and step % 2 == 1
-        loss, right = batch_loss(model, batch, random.Random(step) if with_exits else None)
+        loss, right = batch_loss(
+            model, batch, once_confident(batch, random.Random(step)) if with_exits else None
+        )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trunk, 1.0)
         optimiser.step()
@@ -292,7 +328,7 @@ def train_trunk(model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespa
             loss_now = sums.loss / sums.batches
             log(f"batch {step + 1} loss {loss_now:.4f} right {shares} {rate:.2f} s/batch")
             sums = Running()
-        if (step + 1) % args.save_every == 0 or step + 1 == args.batches:
+        if (step + 1) % args.save_every == 0 or step + 1 == batches:
             args.checkpoints.mkdir(parents=True, exist_ok=True)
             partial = store.with_suffix(".tmp")
             torch.save(
@@ -300,7 +336,7 @@ def train_trunk(model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespa
                     "model": model.state_dict(),
                     "optimiser": optimiser.state_dict(),
                     "batch": step + 1,
-                    "batches": args.batches,
+                    "batches": batches,
                 },
                 partial,
             )
@@ -332,11 +368,36 @@ def log(line: str) -> None:
     print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
 
 
+def train_under_the_gate(
+    model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespace, first: int
+) -> None:
+    """Go on with the trunk while the gate, frozen, decides who leaves, as it will when serving.
+
+    Every fourth batch stays at full depth, so that prompts and rule ``none`` keep their accuracy.
+    """
+    trunk = trunk_of(model)
+    optimiser = torch.optim.AdamW(trunk, lr=args.exit_lr, betas=(0.9, 0.98), fused=True)
+    stream = training_batches(tokenizer, args.seed, first, args.tasks)
+    for step, batch in zip(range(args.exit_batches), stream, strict=False):
+        # From cdf@0.5 to cdf@0.999, evenly in the odds of staying.
+        threshold = 1 - 0.5 * 0.002 ** random.Random(f"exits/{step}").random()
+        leave = by_the_gate(model, threshold) if step % 4 else None
+        for group in optimiser.param_groups:
+            group["lr"] = args.exit_lr * (1 - step / args.exit_batches)
+        loss, right = batch_loss(model, batch, leave, exit_weight=LAST_WEIGHT)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trunk, 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        if (step + 1) % args.log_every == 0:
+            log(f"exits {step + 1} loss {loss.item():.4f} right at the last loop {right[-1]:.4f}")
+
+
 # --- the exit gate --------------------------------------------------------------------------------
 
 
 def gain_of_looping(losses_KN: Tensor) -> Tensor:
-    """``[K−1, N]``: by how much the best later loop lowers the loss of row n after loop k, in nats."""
+    """``[K−1, N]``: by how many nats the best later loop lowers the loss of row n after loop k."""
     best_later = losses_KN.flip(0).cummin(0).values.flip(0)[1:]
     return (losses_KN[:-1] - best_later).clamp(min=0)
 
@@ -596,14 +657,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--model", required=True, choices=["demo-ouro", "demo-dense", "demo-dense-small"]
     )
-    parser.add_argument("--batches", type=int, default=1500, help=f"of {BATCH} documents each")
+    parser.add_argument("--batches", type=int, default=1850, help=f"of {BATCH} documents each")
+    parser.add_argument(
+        "--exit-batches", type=int, default=250, help="of those, under the gate (looped model)"
+    )
+    parser.add_argument("--exit-lr", type=float, default=5e-4)
     parser.add_argument("--gate-batches", type=int, default=200)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--gate-lr", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--documents", type=int, default=250, help="held-out documents per task")
-    parser.add_argument("--validation", type=int, default=100, help="validation documents per task")
+    parser.add_argument("--validation", type=int, default=50, help="validation documents per task")
     parser.add_argument("--test-seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="default: cdbench/assets/MODEL")
@@ -625,19 +690,41 @@ def main(argv: list[str] | None = None) -> None:
     config = model_config(args.model, tokenizer)
     model = build_model(config)
     log(f"{args.model}: {model.parameter_count()} parameters")
-    train_trunk(model, tokenizer, args)
-    round_to_bfloat16(model)
-    threshold = None
-    if model.dims.has_exit_gate:
-        train_gate(model, tokenizer, args)
-        round_to_bfloat16(model)
-        validation = validation_documents(args)
-        threshold = choose_threshold(model, tokenizer, validation, THRESHOLDS)
+    threshold = train(model, tokenizer, args)
     card = card_of(args, "none" if threshold is None else f"cdf@{threshold}")
     write_assets(model, config, tokenizer, args.out or ASSETS / args.model, card)
     trained = time.monotonic() - started
     results = {} if args.no_judge else judge(model, tokenizer, args, threshold)
     print(json.dumps({"card": card, "train_s": round(trained), "results": results}, indent=1))
+
+
+def train(model: StagedModel, tokenizer: Tokenizer, args: argparse.Namespace) -> float | None:
+    """All stages of a model's training; the threshold chosen where there is a gate.
+
+    The looped model spends the last of its batches under its own gate, which is then trained anew.
+    """
+    if not model.dims.has_exit_gate:
+        train_trunk(model, tokenizer, args, args.batches)
+        round_to_bfloat16(model)
+        return None
+    first = args.batches - args.exit_batches
+    train_trunk(model, tokenizer, args, first)
+    round_to_bfloat16(model)
+    stages: list[tuple[str, Callable[[], None]]] = [
+        ("gate", lambda: train_gate(model, tokenizer, args)),
+        ("exits", lambda: train_under_the_gate(model, tokenizer, args, first)),
+        ("gate2", lambda: train_gate(model, tokenizer, args)),
+    ]
+    for name, stage in stages:
+        store = args.checkpoints / f"{args.model}-seed{args.seed}-{name}.pt"
+        if store.exists() and not args.fresh:
+            model.load_state_dict(torch.load(store, weights_only=True))
+            log(f"resumed {store.name}")
+            continue
+        stage()
+        round_to_bfloat16(model)
+        torch.save(model.state_dict(), store)
+    return choose_threshold(model, tokenizer, validation_documents(args), THRESHOLDS)
 
 
 def validation_documents(args: argparse.Namespace) -> list[Problem]:

@@ -70,7 +70,7 @@ def accuracy(rate: float, delta: float, verdict: str) -> ModeAccuracy:
             gained=2,
             mcnemar_p=0.5,
             delta=0.01,
-            verdict=verdict,  # type: ignore[arg-type]
+            verdict=verdict,
         ),
     )
 

@@ -90,10 +90,12 @@ class TimedSubject:
         gc.disable()
         try:
             start = engine.clock.now()
-            results = tuple(engine.run())
+            while engine.tick():
+                pass
             end = engine.clock.now()
         finally:
             gc.enable()
+        results = tuple(engine.run())
         trace = run_trace(engine, self.subject, results, tuple(self.log.records), end - start)
         return TimedRun(block, order, self.subject, trace, results)
 

@@ -7,6 +7,7 @@ Nothing heavy is imported here. A command's module is loaded only when that comm
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,8 +17,14 @@ import typer
 from cdbench.cli import errors, verbs
 
 
+# An OpenMP thread that waits for a sibling spins by default for billions of turns. Where another
+# process holds that sibling's core, each launch then takes a hundred times as long as its work.
+OPENMP_SPIN_TURNS = "10000"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's own) and return the exit code."""
+    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPIN_TURNS)  # before torch is loaded
     args, debug = take_debug(sys.argv[1:] if argv is None else argv)
     try:
         invoke(args)

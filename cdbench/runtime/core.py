@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -133,18 +133,18 @@ class RequestResult:
         return sum(self.executed_depths[1:]) + (self.stop_depth or 0) + self.cancelled_loops
 
 
-@dataclass(frozen=True)
-class LaunchRecord:
-    """One launch as it ran. ``depth_counts[k-1]``: decode rows that were at loop k (core only).
+class LaunchRecord(NamedTuple):
+    """One launch as it ran. ``decode_loops`` are the loops of its decode rows (core only).
 
     ``runnable`` is how many requests were resident or waiting when it was launched: below the cap
-    the launch belongs to the fill or the drain. ``start_s`` is on the engine's clock.
+    the launch belongs to the fill or the drain. ``start_s`` is on the engine's clock. It is a plain
+    tuple because one is made at every launch while the clock runs.
     """
 
     stage: Stage
     decode_rows: int
     prefill_rows: int
-    depth_counts: tuple[int, ...]
+    decode_loops: IntArray | None
     runnable: int
     start_s: float
     duration_s: float
@@ -152,6 +152,13 @@ class LaunchRecord:
     @property
     def is_prefill(self) -> bool:
         return self.prefill_rows > 0
+
+    @property
+    def depth_counts(self) -> tuple[int, ...]:
+        """Entry k - 1 counts the decode rows at loop k, up to the deepest; empty off the core."""
+        if self.decode_loops is None:
+            return ()
+        return tuple(np.bincount(self.decode_loops - 1).tolist())
 
 
 class LaunchObserver(Protocol):

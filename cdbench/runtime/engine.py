@@ -17,7 +17,7 @@ one that can never fit the KV budget is refused alone, as a result with ``error`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +43,9 @@ from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.modes import adapt, make_schedule, mode_loops
 from cdbench.runtime.prefill import FirstTokens, PrefillJob
 from cdbench.runtime.residents import Residents
-from cdbench.runtime.results import finished, first_stop, never_ran, refused
+from cdbench.runtime.results import Detokenize, Ended, ended, first_stop, refused
 from cdbench.runtime.runner import Runner, signal_dtype
 from cdbench.runtime.schedules.base import Launch, Verdict, Work
-
-Detokenize = Callable[[list[int]], str]
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class Engine:
         self.schedule = make_schedule(self.mode, self.width, config.coda_min_rows)
         self._arrivals = Arrivals()
         self._job: PrefillJob | None = None
-        self._done: deque[RequestResult] = deque()
+        self._done: deque[Ended] = deque()
 
     # The caller's side.
 
@@ -126,7 +124,7 @@ class Engine:
             self.submit(request)
         while True:
             while self._done:
-                yield self._done.popleft()
+                yield self._done.popleft().result(self.detokenize)
             if not self.tick() and not self._done:
                 return
 
@@ -138,7 +136,7 @@ class Engine:
         """
         request = self._arrivals.withdraw(request_id)
         if request is not None:
-            self._done.append(never_ran(request, self.clock.now(), FinishReason.CANCELLED))
+            self._done.append(Ended(request, FinishReason.CANCELLED, self.clock.now()))
             return True
         resident = self.residents.find(request_id)
         if resident is not None and self._job is not None and resident in self._job.prompts:
@@ -267,27 +265,33 @@ class Engine:
     ) -> None:
         """Record new tokens, end the requests they end, and start the others' next tokens."""
         res = self.residents
-        stopped = (res.stop_ids[rows] == tokens[:, None]).any(1)
+        stopped = res.hits_stop_id(rows, tokens)
         entry = (rows, tokens, executed, requested, logprobs)
         if stopped.any():
             # A stop token is not listed.
             listed = ~stopped
-            entry = tuple(column[listed] for column in entry)
+            entry = (
+                rows[listed],
+                tokens[listed],
+                executed[listed],
+                requested[listed],
+                logprobs[listed],
+            )
         res.outputs.append(*entry, self.clock.now())
-        ended = stopped | (res.outputs.count[rows] >= res.limit[rows])
-        watched = res.has_stop_strings[rows]
-        if watched.any():
-            ended |= self._hits_stop_string(rows, watched & ~stopped)
+        finishing = stopped | (res.outputs.count[rows] >= res.limit[rows])
+        if res.any_stop_strings:
+            watched = res.has_stop_strings[rows]
+            finishing |= self._hits_stop_string(rows, watched & ~stopped)
         res.token[rows] = tokens
         res.position[rows] += 1
-        if not ended.any():
+        if not finishing.any():
             self._start_tokens(rows)
             return
-        for i in np.flatnonzero(ended):
+        for i in np.flatnonzero(finishing):
             reason = FinishReason.STOP if stopped[i] else FinishReason.LENGTH
             self._finish(int(rows[i]), reason, int(executed[i]) if stopped[i] else None)
-        if not ended.all():
-            self._start_tokens(rows[~ended])
+        if not finishing.all():
+            self._start_tokens(rows[~finishing])
 
     def _start_tokens(self, rows: IntArray) -> None:
         """Run the prelude of the residents' next tokens and hand them to the schedule."""
@@ -309,16 +313,7 @@ class Engine:
     # The end of a request.
 
     def _finish(self, r: int, reason: FinishReason, stop_depth: int | None) -> None:
-        self._done.append(
-            finished(
-                self.residents,
-                r,
-                reason,
-                text=self._text(r),
-                stop_depth=stop_depth,
-                now_s=self.clock.now(),
-            )
-        )
+        self._done.append(ended(self.residents, r, reason, stop_depth, self.clock.now()))
         self.cache.release(r)
         self.residents.free(r)
 

@@ -173,8 +173,11 @@ class StageCache:
 
     def release(self, resident: int) -> None:
         """Free all rows of a resident and clear its line."""
-        rows = np.unique(self.table[resident])
-        self.pool.give_back(rows[rows > 0].astype(np.int64))
+        table = self.table[resident]
+        own = table > 0
+        # A slot that was never written repeats the row of the slot before it.
+        own[1:] &= table[1:] != table[:-1]
+        self.pool.give_back(table[own].astype(np.int64))
         self.table[resident] = 0
         if self.mirrored:
             self.device_table[resident] = 0

@@ -102,6 +102,8 @@ class Residents:
         self.stream = np.zeros(capacity, np.uint64)
         self.has_stop_strings = np.zeros(capacity, np.bool_)
         self.stop_ids = np.full((capacity, 1), NO_STOP, np.int64)
+        self.any_stop_ids = self.any_stop_strings = False
+        """Whether any request so far had one: where none has, no token need be checked."""
         # Per-token scripts, aligned with the outputs: forced tokens, and fixed or replayed depths
         # (0: live).
         self.forced = np.full((capacity, 1), NOT_FORCED, np.int64)
@@ -179,6 +181,13 @@ class Residents:
         deciding = residents[decides]
         self.exit_at[deciding] = np.minimum(self.exit_at[deciding], leave_at[decides])
 
+    def hits_stop_id(self, residents: IntArray, tokens: IntArray) -> BoolArray:
+        """Where a resident's new token is one of its stop ids."""
+        if not self.any_stop_ids:
+            return np.zeros(residents.size, np.bool_)
+        hits: BoolArray = (self.stop_ids[residents] == tokens[:, None]).any(1)
+        return hits
+
     def requested_depths(self, residents: IntArray) -> IntArray:
         """Depth asked for at lag 0, from this run's signals; executed where none was satisfied."""
         requested = self.requested[residents]
@@ -216,6 +225,8 @@ class Residents:
             self.stop_ids = _widened(self.stop_ids, len(stops), NO_STOP)
         self.stop_ids[r] = NO_STOP
         self.stop_ids[r, : len(stops)] = sorted(stops)
+        self.any_stop_ids |= bool(stops)
+        self.any_stop_strings |= bool(self.has_stop_strings[r])
 
     def _set_scripts(self, r: int, request: Request) -> None:
         self.forced[r] = NOT_FORCED

@@ -2,45 +2,94 @@
 
 from __future__ import annotations
 
-from cdbench.runtime.core import FinishReason, Request, RequestResult
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cdbench.runtime.core import FinishReason, FloatArray, IntArray, Request, RequestResult
 from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.residents import Residents
 
+Detokenize = Callable[[list[int]], str]
 
-def finished(
-    residents: Residents,
-    r: int,
-    reason: FinishReason,
-    *,
-    text: str | None,
-    stop_depth: int | None,
-    now_s: float,
-) -> RequestResult:
-    """The result of a resident that ends now; its text is cut at its first stop string."""
-    request, out = residents.request(r), residents.outputs
+
+def _no_ids() -> IntArray:
+    return np.empty(0, np.int64)
+
+
+def _no_numbers() -> FloatArray:
+    return np.empty(0, np.float64)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A request that has ended, as arrays: lists and text are made when its result is asked for.
+
+    Making them at once would put host work between two launches.
+    """
+
+    request: Request
+    reason: FinishReason
+    finish_s: float
+    error: str | None = None
+    admitted_s: float | None = None
+    stop_depth: int | None = None
+    cancelled_loops: int = 0
+    tokens: IntArray = field(default_factory=_no_ids)
+    executed: IntArray = field(default_factory=_no_ids)
+    requested: IntArray = field(default_factory=_no_ids)
+    logprobs: FloatArray = field(default_factory=_no_numbers)
+    token_s: FloatArray = field(default_factory=_no_numbers)
+
+    def result(self, detokenize: Detokenize | None) -> RequestResult:
+        """The caller's view; the text is cut at its first stop string."""
+        request, reason, tokens = self.request, self.reason, self.tokens.tolist()
+        ran = self.admitted_s is not None
+        text = detokenize(tokens) if detokenize is not None and ran else None
+        cut = first_stop(text, request.stop_strings) if request.force is None else None
+        if cut is not None and reason is FinishReason.LENGTH:
+            reason = FinishReason.STOP
+        return RequestResult(
+            id=request.id,
+            prompt_tokens=len(request.prompt),
+            tokens=tokens,
+            executed_depths=self.executed.tolist(),
+            requested_depths=self.requested.tolist(),
+            logprobs=self.logprobs.tolist(),
+            text=text if text is None or cut is None else text[:cut],
+            stop_depth=self.stop_depth,
+            finish_reason=reason,
+            error=self.error,
+            arrival_s=request.arrival_s,
+            admitted_s=self.admitted_s,
+            token_s=self.token_s.tolist(),
+            finish_s=self.finish_s,
+            task=request.task,
+            doc_id=request.doc_id,
+            cancelled_loops=self.cancelled_loops,
+        )
+
+
+def ended(
+    residents: Residents, r: int, reason: FinishReason, stop_depth: int | None, now_s: float
+) -> Ended:
+    """What a resident leaves behind as it ends."""
+    out = residents.outputs
     n = int(out.count[r])
-    cut = first_stop(text, request.stop_strings) if request.force is None else None
-    if cut is not None and reason is FinishReason.LENGTH:
-        reason = FinishReason.STOP
-    return RequestResult(
-        id=request.id,
-        prompt_tokens=len(request.prompt),
-        tokens=out.tokens[r, :n].tolist(),
-        executed_depths=out.executed[r, :n].tolist(),
-        requested_depths=out.requested[r, :n].tolist(),
-        logprobs=out.logprobs[r, :n].tolist(),
-        text=text if text is None or cut is None else text[:cut],
+    return Ended(
+        request=residents.request(r),
+        reason=reason,
+        finish_s=now_s,
+        admitted_s=float(residents.admitted_s[r]),
         # A first token's loops are the prompt's, so as a stop it has none of its own.
         stop_depth=stop_depth if n else None,
-        finish_reason=reason,
-        error=None,
-        arrival_s=request.arrival_s,
-        admitted_s=float(residents.admitted_s[r]),
-        token_s=out.token_s[r, :n].tolist(),
-        finish_s=now_s,
-        task=request.task,
-        doc_id=request.doc_id,
         cancelled_loops=int(residents.loop[r]) if reason is FinishReason.CANCELLED else 0,
+        tokens=out.tokens[r, :n].copy(),
+        executed=out.executed[r, :n].copy(),
+        requested=out.requested[r, :n].copy(),
+        logprobs=out.logprobs[r, :n].copy(),
+        token_s=out.token_s[r, :n].copy(),
     )
 
 
@@ -50,33 +99,10 @@ def first_stop(text: str | None, strings: tuple[str, ...]) -> int | None:
     return min(found, default=None)
 
 
-def refused(request: Request, cache: KVCache, now_s: float) -> RequestResult:
-    """The result of a request that can never fit the KV budget; the others go on."""
-    result = never_ran(request, now_s, FinishReason.ERROR)
-    result.error = (
+def refused(request: Request, cache: KVCache, now_s: float) -> Ended:
+    """A request that can never fit the KV budget; the others go on."""
+    error = (
         f"needs {request.positions * cache.position_bytes} bytes of KV cache, "
         f"{cache.budget_bytes} are available; raise kv.budget_bytes or shorten the request"
     )
-    return result
-
-
-def never_ran(request: Request, now_s: float, reason: FinishReason) -> RequestResult:
-    """The result of a request that was never admitted."""
-    return RequestResult(
-        id=request.id,
-        prompt_tokens=len(request.prompt),
-        tokens=[],
-        executed_depths=[],
-        requested_depths=[],
-        logprobs=[],
-        text=None,
-        stop_depth=None,
-        finish_reason=reason,
-        error=None,
-        arrival_s=request.arrival_s,
-        admitted_s=None,
-        token_s=[],
-        finish_s=now_s,
-        task=request.task,
-        doc_id=request.doc_id,
-    )
+    return Ended(request, FinishReason.ERROR, now_s, error=error)

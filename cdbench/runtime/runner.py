@@ -242,13 +242,8 @@ class Runner:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         end = self.clock.now()
-        counts: tuple[int, ...] = ()
-        if loops is not None:
-            counts = tuple(np.bincount(loops - 1, minlength=self.residents.max_loops).tolist())
         self.observer.launched(
-            LaunchRecord(
-                stage, decode_rows, prefill_rows, counts, self.runnable, start, end - start
-            )
+            LaunchRecord(stage, decode_rows, prefill_rows, loops, self.runnable, start, end - start)
         )
 
 
