@@ -16,7 +16,6 @@ import typer
 
 from cdbench.cli import errors, verbs
 
-
 # An OpenMP thread that waits for a sibling spins by default for billions of turns. Where another
 # process holds that sibling's core, each launch then takes a hundred times as long as its work.
 OPENMP_SPIN_TURNS = "10000"

@@ -227,10 +227,9 @@ class Engine:
         met = self.runner.core(rows)
         exited = res.decide(rows, met)
         verdicts = np.where(exited, Verdict.EXIT, Verdict.LOOP)
-        reads_out = res.reads_out[rows]
-        if reads_out.any():
+        if res.any_reads_out:
             # A readout may be what decides; if this loop is the exit it is the token's coda too.
-            verdicts[reads_out & ~exited] = Verdict.READ_OUT
+            verdicts[res.reads_out[rows] & ~exited] = Verdict.READ_OUT
         self.schedule.signals(launch, verdicts)
 
     def _coda(self, launch: Launch) -> None:
@@ -238,15 +237,13 @@ class Engine:
         rows = launch.residents
         tokens, logprobs, met = self.runner.coda(rows)
         verdicts = np.full(rows.size, Verdict.DONE)
-        reads_out = res.reads_out[rows]
-        if reads_out.any():
-            verdicts[reads_out & ~res.decide(rows, met)] = Verdict.LOOP
+        if res.any_reads_out:
+            verdicts[res.reads_out[rows] & ~res.decide(rows, met)] = Verdict.LOOP
+            done = verdicts == Verdict.DONE
+            rows, tokens, logprobs = rows[done], tokens[done], logprobs[done]
         self.schedule.signals(launch, verdicts)
-        done = verdicts == Verdict.DONE
-        if done.all():
+        if rows.size:
             self._settle_tokens(rows, tokens, logprobs)
-        elif done.any():
-            self._settle_tokens(rows[done], tokens[done], logprobs[done])
 
     def _settle_tokens(self, rows: IntArray, tokens: IntArray, logprobs: FloatArray) -> None:
         res = self.residents

@@ -150,14 +150,15 @@ class StageCache:
 
     def write_rows(self, residents: IntArray, positions: IntArray, loops: IntArray) -> IntArray:
         """The rows that tokens at these loops write, allotting those their slot lacks. ``[T]``."""
-        slots = np.minimum(loops, self.slots) - 1
-        rows: IntArray = self.table[residents, slots, positions].astype(np.int64)
+        entries = self._first_entries(residents, positions)
+        entries += (np.minimum(loops, self.slots) - 1) * self.table.shape[2]
+        rows: IntArray = self.table.reshape(-1)[entries].astype(np.int64)
         # A later loop overwrites slot m, and a later readout its token's row in the coda.
         new = rows == NO_ROW
         count = int(np.count_nonzero(new))
         if count:
             rows[new] = self.pool.take(count)
-            self._point(residents[new], slots[new], positions[new], rows[new])
+            self._point(entries[new], rows[new])
         return rows
 
     def settle(self, residents: IntArray, positions: IntArray, depths: IntArray) -> None:
@@ -165,11 +166,10 @@ class StageCache:
         short = depths < self.slots
         if not short.any():
             return
-        residents, positions, depths = residents[short], positions[short], depths[short]
+        first = self._first_entries(residents[short], positions[short])[:, None]
         slots = np.arange(self.slots)
-        deepest = np.minimum(slots, depths[:, None] - 1)
-        residents, positions = residents[:, None], positions[:, None]
-        self._point(residents, slots, positions, self.table[residents, deepest, positions])
+        deepest = first + np.minimum(slots, depths[short][:, None] - 1) * self.table.shape[2]
+        self._point(first + slots * self.table.shape[2], self.table.reshape(-1)[deepest])
 
     def release(self, resident: int) -> None:
         """Free all rows of a resident and clear its line."""
@@ -182,22 +182,18 @@ class StageCache:
         if self.mirrored:
             self.device_table[resident] = 0
 
-    def _point(
-        self,
-        residents: IntArray,
-        slots: IntArray,
-        positions: IntArray,
-        rows: npt.NDArray[np.signedinteger],
-    ) -> None:
-        """Set table entries; residents, slots and positions broadcast to the shape of ``rows``."""
-        self.table[residents, slots, positions] = rows
+    def _first_entries(self, residents: IntArray, positions: IntArray) -> IntArray:
+        """Where slot 1 of each token stands in the flat table; flat look-ups cost a third."""
+        entries: IntArray = residents * (self.slots * self.table.shape[2]) + positions
+        return entries
+
+    def _point(self, entries: IntArray, rows: npt.NDArray[np.signedinteger]) -> None:
+        """Set entries of the flat table."""
+        self.table.reshape(-1)[entries] = rows
         if self.mirrored:
-            where = tuple(
-                torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
-                for x in (residents, slots, positions)
-            )
+            where = torch.from_numpy(entries).to(self.device)
             values = torch.from_numpy(rows.astype(np.int32)).to(self.device)
-            self.device_table.index_put_(where, values)
+            self.device_table.view(-1)[where] = values
 
 
 class KVCache:

@@ -59,13 +59,14 @@ class Outputs:
         logprobs: FloatArray,
         now_s: float,
     ) -> None:
-        at = self.count[residents]
-        self.tokens[residents, at] = tokens
-        self.executed[residents, at] = executed
-        self.requested[residents, at] = requested
-        self.logprobs[residents, at] = logprobs
-        self.token_s[residents, at] = now_s
-        self.count[residents] = at + 1
+        count = self.count[residents]
+        at = residents * self.tokens.shape[1] + count
+        self.tokens.reshape(-1)[at] = tokens
+        self.executed.reshape(-1)[at] = executed
+        self.requested.reshape(-1)[at] = requested
+        self.logprobs.reshape(-1)[at] = logprobs
+        self.token_s.reshape(-1)[at] = now_s
+        self.count[residents] = count + 1
 
 
 class Residents:
@@ -102,7 +103,7 @@ class Residents:
         self.stream = np.zeros(capacity, np.uint64)
         self.has_stop_strings = np.zeros(capacity, np.bool_)
         self.stop_ids = np.full((capacity, 1), NO_STOP, np.int64)
-        self.any_stop_ids = self.any_stop_strings = False
+        self.any_stop_ids = self.any_stop_strings = self.any_reads_out = False
         """Whether any request so far had one: where none has, no token need be checked."""
         # Per-token scripts, aligned with the outputs: forced tokens, and fixed or replayed depths
         # (0: live).
@@ -204,6 +205,7 @@ class Residents:
         rule = RULES[policy.rule]
         self.rule[r] = RULE_INDEX[policy.rule]
         self.reads_out[r] = rule.needs is Needs.LOGITS
+        self.any_reads_out |= rule.needs is Needs.LOGITS
         self.lag[r] = policy.lag
         self.min_loops[r] = policy.min_loops
         self.threshold[r] = policy.threshold if policy.threshold is not None else 0.0

@@ -184,6 +184,8 @@ class Runner:
         """Signals and tests of the rules of one kind; False for rows under another kind of rule."""
         res = self.residents
         met = np.zeros(residents.size, np.bool_)
+        if needs is Needs.LOGITS and not res.any_reads_out:
+            return met
         for rule, mask in res.uses(residents):
             if rule.needs is not needs:
                 continue

@@ -83,6 +83,13 @@ class Schedule(ABC):
         """Tokens held."""
 
 
+def joined(head: IntArray, tail: IntArray) -> IntArray:
+    """Two queues as one; mostly one of them is empty, and nothing is copied."""
+    if not head.size or not tail.size:
+        return head if head.size else tail
+    return np.concatenate([head, tail])
+
+
 def without(queue: IntArray, residents: IntArray) -> IntArray:
     """A queue with some residents taken out, order kept."""
     return queue[~np.isin(queue, residents)]

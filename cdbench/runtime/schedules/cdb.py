@@ -9,8 +9,6 @@ so there is no deadlock.
 
 from __future__ import annotations
 
-import numpy as np
-
 from cdbench.runtime.core import IntArray
 from cdbench.runtime.schedules.base import (
     NOBODY,
@@ -20,6 +18,7 @@ from cdbench.runtime.schedules.base import (
     Verdict,
     VerdictArray,
     Work,
+    joined,
     without,
 )
 
@@ -34,7 +33,7 @@ class ContinuousDepth(Schedule):
         self._coda = NOBODY
 
     def enter(self, residents: IntArray) -> None:
-        self._core = np.concatenate([self._core, residents])
+        self._core = joined(self._core, residents)
 
     def next_launch(self, prefill_offered: bool) -> Launch | None:
         if self._coda.size >= self.coda_min_rows:
@@ -51,12 +50,11 @@ class ContinuousDepth(Schedule):
         return Launch(Work.CODA, rows)
 
     def signals(self, launch: Launch, verdicts: VerdictArray) -> None:
-        loops_on, is_done = verdicts == Verdict.LOOP, verdicts == Verdict.DONE
-        survivors, to_coda = launch.residents[loops_on], launch.residents[~(loops_on | is_done)]
-        if survivors.size:
-            self._core = np.concatenate([survivors, self._core])
-        if to_coda.size:
-            self._coda = np.concatenate([self._coda, to_coda])
+        loops_on = verdicts == Verdict.LOOP
+        self._core = joined(launch.residents[loops_on], self._core)
+        if launch.work is Work.CORE:
+            # Exited or to be read out; after a coda launch, what does not loop on is done.
+            self._coda = joined(self._coda, launch.residents[~loops_on])
 
     def leave(self, residents: IntArray) -> None:
         self._core, self._coda = without(self._core, residents), without(self._coda, residents)

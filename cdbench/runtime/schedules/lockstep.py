@@ -8,8 +8,6 @@ and, with one loop, ``dense``.
 
 from __future__ import annotations
 
-import numpy as np
-
 from cdbench.runtime.core import IntArray
 from cdbench.runtime.schedules.base import (
     NOBODY,
@@ -19,6 +17,7 @@ from cdbench.runtime.schedules.base import (
     Verdict,
     VerdictArray,
     Work,
+    joined,
     without,
 )
 
@@ -32,7 +31,7 @@ class Lockstep(Schedule):
         self._batch = {v: NOBODY for v in (Verdict.LOOP, Verdict.READ_OUT, Verdict.EXIT)}
 
     def enter(self, residents: IntArray) -> None:
-        self._waiting = np.concatenate([self._waiting, residents])
+        self._waiting = joined(self._waiting, residents)
 
     def next_launch(self, prefill_offered: bool) -> Launch | None:
         # A readout decides who loops on, so it comes before the next loop; the exited wait for all.
@@ -53,9 +52,7 @@ class Lockstep(Schedule):
 
     def signals(self, launch: Launch, verdicts: VerdictArray) -> None:
         for verdict, held in self._batch.items():
-            rows = launch.residents[verdicts == verdict]
-            if rows.size:
-                self._batch[verdict] = np.concatenate([held, rows])
+            self._batch[verdict] = joined(held, launch.residents[verdicts == verdict])
 
     def leave(self, residents: IntArray) -> None:
         self._waiting = without(self._waiting, residents)
