@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 from torch import Tensor
 
 from cdbench.models.base import StagedModel
-from cdbench.runtime.core import ExitPolicy, Request
+from cdbench.runtime.core import ExitPolicy, Request, RequestResult
 from cdbench.runtime.kv_cache import slots_of_layout
+
+NEAR_TIE = 1e-9
 
 
 @dataclass
@@ -160,3 +163,17 @@ class _Rule:
             signal = best[0] if self.policy.rule == "confidence" else best[0] - best[1]
             return float(signal) >= threshold
         return False
+
+
+def assert_equals_alone(
+    model: StagedModel, request: Request, result: RequestResult, layout: str
+) -> None:
+    """A request served in company equals the reference; near-ties of logits are set aside."""
+    alone = continue_alone(model, request, layout)
+    if alone.margins and min(alone.margins) < NEAR_TIE:
+        return
+    assert result.tokens == alone.tokens
+    assert result.executed_depths == alone.executed
+    assert result.requested_depths == alone.requested
+    assert result.stop_depth == alone.stop_depth
+    assert result.logprobs == pytest.approx(alone.logprobs, abs=1e-9)

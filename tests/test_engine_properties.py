@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,12 +19,11 @@ from cdbench.runtime.core import (
 )
 from cdbench.runtime.engine import Engine, EngineConfig
 from tests import tiny
-from tests.reference import continue_alone
+from tests.reference import assert_equals_alone
 
 LAYOUTS = ("per-loop", "first-shared", "shared", "slots:3")
 LOOPS = tiny.OURO_CONFIG["total_ut_steps"]
 VOCAB = tiny.OURO_CONFIG["vocab_size"]
-NEAR_TIE = 1e-9
 
 policies = st.one_of(
     st.just(ExitPolicy()),
@@ -113,15 +111,7 @@ def test_any_schedule_equals_the_request_alone(
         config = dataclasses.replace(config, kv_budget_bytes=unit * positions)
     results = serve(tiny_ouro, config, batch)
     for request in batch:
-        alone = continue_alone(tiny_ouro, request, config.kv_layout)
-        if alone.margins and min(alone.margins) < NEAR_TIE:
-            continue
-        result = results[request.id]
-        assert result.tokens == alone.tokens
-        assert result.executed_depths == alone.executed
-        assert result.requested_depths == alone.requested
-        assert result.stop_depth == alone.stop_depth
-        assert result.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
+        assert_equals_alone(tiny_ouro, request, results[request.id], config.kv_layout)
 
 
 @settings(max_examples=15)

@@ -14,9 +14,9 @@ from cdbench.models.sequence import loop_states
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, Stage
 from cdbench.runtime.engine import EngineConfig
 from tests import tiny
-from tests.reference import ReferenceModel, continue_alone
+from tests.reference import ReferenceModel, assert_equals_alone
 from tests.staged import DIMS, staged
-from tests.test_engine_properties import NEAR_TIE, configs, requests, serve
+from tests.test_engine_properties import configs, requests, serve
 
 MODEL = staged()
 READOUTS = [
@@ -32,15 +32,7 @@ READOUTS = [
 def test_any_schedule_equals_the_request_alone(batch: list[Request], config: EngineConfig) -> None:
     results = serve(MODEL, config, batch)
     for request in batch:
-        alone = continue_alone(MODEL, request, config.kv_layout)
-        if alone.margins and min(alone.margins) < NEAR_TIE:
-            continue
-        result = results[request.id]
-        assert result.tokens == alone.tokens
-        assert result.executed_depths == alone.executed
-        assert result.requested_depths == alone.requested
-        assert result.stop_depth == alone.stop_depth
-        assert result.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
+        assert_equals_alone(MODEL, request, results[request.id], config.kv_layout)
 
 
 @pytest.mark.parametrize("policy", READOUTS, ids=str)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cdbench.errors import UsageError
-from cdbench.models.base import StagedModel, WeightSlot
+from cdbench.models.base import ModelDims, StagedModel, WeightSlot
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -48,6 +48,24 @@ class ConfigReader:
         if head_dim % 2:
             raise self._bad("head_dim", f"is {head_dim}; rotary positions need an even size")
         return heads, kv_heads, head_dim
+
+    def decoder_dims(self, max_loops: int, has_exit_gate: bool = False) -> ModelDims:
+        """Sizes of a decoder whose layers are all core, under the key names of the Llama family."""
+        heads, kv_heads, head_dim = self.heads()
+        return ModelDims(
+            model_type=self.model_type,
+            hidden_size=self.positive_int("hidden_size"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            prelude_layers=0,
+            core_layers=self.positive_int("num_hidden_layers"),
+            coda_layers=0,
+            max_loops=max_loops,
+            vocab_size=self.positive_int("vocab_size"),
+            max_positions=self.positive_int("max_position_embeddings"),
+            has_exit_gate=has_exit_gate,
+        )
 
     def positive_float(self, key: str) -> float:
         value = self._value(key, None)

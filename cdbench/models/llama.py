@@ -43,22 +43,9 @@ class Llama(StagedModel):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         read = ConfigReader(config, "llama")
-        hidden = read.positive_int("hidden_size")
-        heads, kv_heads, head_dim = read.heads()
         self.tied = bool(config.get("tie_word_embeddings", False))
-        self.dims = ModelDims(
-            model_type="llama",
-            hidden_size=hidden,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            prelude_layers=0,
-            core_layers=read.positive_int("num_hidden_layers"),
-            coda_layers=0,
-            max_loops=1,
-            vocab_size=read.positive_int("vocab_size"),
-            max_positions=read.positive_int("max_position_embeddings"),
-        )
+        self.dims = read.decoder_dims(max_loops=1)
+        hidden = self.dims.hidden_size
         read.require_choice("hidden_act", "silu")
         read.require_plain_rope()
         eps = read.positive_float("rms_norm_eps")

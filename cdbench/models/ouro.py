@@ -50,23 +50,11 @@ class Ouro(StagedModel):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         read = ConfigReader(config, "ouro")
-        hidden = read.positive_int("hidden_size")
-        heads, kv_heads, head_dim = read.heads()
         self.tied = bool(config.get("tie_word_embeddings", False))
-        self.dims = ModelDims(
-            model_type="ouro",
-            hidden_size=hidden,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            prelude_layers=0,
-            core_layers=read.positive_int("num_hidden_layers"),
-            coda_layers=0,
-            max_loops=read.positive_int("total_ut_steps"),
-            vocab_size=read.positive_int("vocab_size"),
-            max_positions=read.positive_int("max_position_embeddings"),
-            has_exit_gate=True,
+        self.dims = read.decoder_dims(
+            max_loops=read.positive_int("total_ut_steps"), has_exit_gate=True
         )
+        hidden = self.dims.hidden_size
         read.require_choice("hidden_act", "silu")
         read.require_plain_rope()
         eps = read.positive_float("rms_norm_eps")
