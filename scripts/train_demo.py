@@ -38,7 +38,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cdbench.models.base import StagedModel
-from cdbench.models.checkpoint import save_checkpoint
+from cdbench.models.checkpoint import WEIGHTS_NAME, save_checkpoint
 from cdbench.models.registry import build_model
 from cdbench.models.sequence import SequenceContext
 from cdbench.workloads.demo_problems import (
@@ -623,6 +623,7 @@ def write_assets(
 ) -> None:
     """The checkpoint in its official format, with tokenizer, generation configuration and card."""
     save_checkpoint(model, config, out, torch.bfloat16)
+    (out / WEIGHTS_NAME).chmod(0o644)  # it is written for its owner alone
     tokenizer.save(str(out / "tokenizer.json"))
     generation = {key: config[key] for key in ("eos_token_id", "pad_token_id")}
     (out / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
