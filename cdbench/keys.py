@@ -155,7 +155,7 @@ def _default_min_free(data: Mapping[str, Any]) -> int:
 class EngineConfig(Section):
     """Sizes of launches, the same in every mode."""
 
-    max_residents: int = Field(64, ge=1, description="Most requests that hold KV at once")
+    max_residents: int = Field(128, ge=1, description="Most requests that hold KV at once")
     width: int = Field(
         default_factory=_default_width,
         ge=1,
@@ -207,7 +207,7 @@ class WorkloadConfig(Section):
     source: str = Field(
         "demo", min_length=1, description="demo, or a JSONL file with prompt (text) or ids per line"
     )
-    requests: int = Field(192, ge=1, description="How many requests are timed")
+    requests: int = Field(384, ge=1, description="How many requests are timed")
     prompt_tokens: int | None = Field(
         None, ge=1, description="Cut or repeat prompts to this length, in tokens; null: as they are"
     )

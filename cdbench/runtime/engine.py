@@ -212,6 +212,7 @@ class Engine:
             self.cache.reserve(resident, request.positions)
             prompts[resident] = np.asarray(request.prompt, dtype=np.int64)
             room -= len(request.prompt)
+        self.residents.upload()
         return PrefillJob(self.runner, prompts, self.max_loops, self.config.prefill_tokens)
 
     def _take_first_tokens(self, first: FirstTokens) -> None:
@@ -243,14 +244,8 @@ class Engine:
             rows, tokens, logprobs = rows[done], tokens[done], logprobs[done]
         self.schedule.signals(launch, verdicts)
         if rows.size:
-            self._settle_tokens(rows, tokens, logprobs)
-
-    def _settle_tokens(self, rows: IntArray, tokens: IntArray, logprobs: FloatArray) -> None:
-        res = self.residents
-        executed = res.loop[rows]
-        for cache in self.cache.stages.values():
-            cache.settle(rows, res.position[rows], executed)
-        self._take_tokens(rows, tokens, logprobs, executed, res.requested_depths(rows))
+            depths = res.loop[rows], res.requested_depths(rows)
+            self._take_tokens(rows, tokens, logprobs, *depths)
 
     def _take_tokens(
         self,
@@ -264,7 +259,7 @@ class Engine:
         res = self.residents
         stopped = res.hits_stop_id(rows, tokens)
         entry = (rows, tokens, executed, requested, logprobs)
-        if stopped.any():
+        if np.count_nonzero(stopped):
             # A stop token is not listed.
             listed = ~stopped
             entry = (
@@ -281,21 +276,27 @@ class Engine:
             finishing |= self._hits_stop_string(rows, watched & ~stopped)
         res.token[rows] = tokens
         res.position[rows] += 1
-        if not finishing.any():
-            self._start_tokens(rows)
+        ends = np.flatnonzero(finishing)
+        if not ends.size:
+            self._start_tokens(rows, executed)
             return
-        for i in np.flatnonzero(finishing):
+        for i in ends:
             reason = FinishReason.STOP if stopped[i] else FinishReason.LENGTH
             self._finish(int(rows[i]), reason, int(executed[i]) if stopped[i] else None)
-        if not finishing.all():
-            self._start_tokens(rows[~finishing])
+        if ends.size < rows.size:
+            going = ~finishing
+            self._start_tokens(rows[going], executed[going])
 
-    def _start_tokens(self, rows: IntArray) -> None:
-        """Run the prelude of the residents' next tokens and hand them to the schedule."""
+    def _start_tokens(self, rows: IntArray, depths: IntArray) -> None:
+        """Run the prelude of the residents' next tokens and hand them to the schedule.
+
+        ``depths`` are the loops that their last tokens executed.
+        """
         self.residents.start_token(rows)
         # A pack of prompts may hold more requests than a launch may have rows.
         for begin in range(0, rows.size, self.width):
-            self.runner.prelude(rows[begin : begin + self.width])
+            end = begin + self.width
+            self.runner.prelude(rows[begin:end], depths[begin:end])
         self.schedule.enter(rows)
 
     def _hits_stop_string(self, rows: IntArray, watched: BoolArray) -> BoolArray:

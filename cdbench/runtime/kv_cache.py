@@ -164,7 +164,7 @@ class StageCache:
     def settle(self, residents: IntArray, positions: IntArray, depths: IntArray) -> None:
         """Point the slots a token never wrote at its deepest row, once it has exited."""
         short = depths < self.slots
-        if not short.any():
+        if not np.count_nonzero(short):
             return
         first = self._first_entries(residents[short], positions[short])[:, None]
         slots = np.arange(self.slots)

@@ -21,6 +21,8 @@ from cdbench.runtime.exits import RULES, ExitRule, Needs
 from cdbench.runtime.sampling import stream_key
 
 NOT_FORCED = -1
+UNASKED = np.iinfo(np.int64).max
+"""A depth no token reaches: the rule has not asked for an exit."""
 NO_STOP = -1
 RULE_LIST: list[ExitRule] = list(RULES.values())
 RULE_INDEX = {rule.name: i for i, rule in enumerate(RULE_LIST)}
@@ -93,9 +95,12 @@ class Residents:
         self.lag = np.zeros(capacity, np.int64)
         self.min_loops = np.ones(capacity, np.int64)
         self.limit = np.zeros(capacity, np.int64)
-        self.threshold = torch.zeros(capacity, dtype=torch.float64, device=device)
+        self._threshold = np.zeros(capacity)
+        self.threshold = torch.from_numpy(self._threshold).to(device)
         self.memory = torch.zeros((capacity, MEMORY_VALUES), dtype=signal_dtype, device=device)
-        self.memory_start = torch.zeros_like(self.memory)
+        # Written on the host at admission; on the CPU the tensors are the same memory.
+        self._memory_start = torch.zeros(self.memory.shape, dtype=signal_dtype).numpy()
+        self.memory_start = torch.from_numpy(self._memory_start).to(device)
         # Sampling and stopping.
         self.temperature = np.zeros(capacity)
         self.top_k = np.zeros(capacity, np.int64)
@@ -103,7 +108,7 @@ class Residents:
         self.stream = np.zeros(capacity, np.uint64)
         self.has_stop_strings = np.zeros(capacity, np.bool_)
         self.stop_ids = np.full((capacity, 1), NO_STOP, np.int64)
-        self.any_stop_ids = self.any_stop_strings = self.any_reads_out = False
+        self.any_stop_ids = self.any_stop_strings = self.any_reads_out = self.any_delay = False
         """Whether any request so far had one: where none has, no token need be checked."""
         # Per-token scripts, aligned with the outputs: forced tokens, and fixed or replayed depths
         # (0: live).
@@ -133,6 +138,12 @@ class Residents:
         self.outputs.count[r] = 0
         return r
 
+    def upload(self) -> None:
+        """Bring what admission wrote to the device, once for all that were admitted together."""
+        if self.device.type != "cpu":
+            self.threshold.copy_(torch.from_numpy(self._threshold))
+            self.memory_start.copy_(torch.from_numpy(self._memory_start))
+
     def free(self, resident: int) -> None:
         self.requests[resident] = None
         heapq.heappush(self._free, resident)
@@ -151,10 +162,10 @@ class Residents:
 
     def start_token(self, residents: IntArray) -> None:
         """Reset what belongs to a token, before its loop 1."""
-        at = self.outputs.count[residents]
-        scripted = self.scripted_depth[residents, at]
+        at = residents * self.scripted_depth.shape[1] + self.outputs.count[residents]
+        scripted = self.scripted_depth.reshape(-1)[at]
         self.loop[residents] = 0
-        self.requested[residents] = 0
+        self.requested[residents] = UNASKED
         self.is_scripted[residents] = scripted > 0
         self.exit_at[residents] = np.where(scripted > 0, scripted, self.max_loops)
 
@@ -168,19 +179,22 @@ class Residents:
         With lag L a decision may be taken at loop k where k + L reaches the floor on the executed
         depth; what the rule would execute at lag 0 is recorded beside it.
         """
-        if met.any():
+        if np.count_nonzero(met):
             self._record_met(residents[met])
         exited: BoolArray = self.loop[residents] >= self.exit_at[residents]
         return exited
 
     def _record_met(self, residents: IntArray) -> None:
-        loop, floor = self.loop[residents], self.min_loops[residents]
-        first = (loop >= floor) & (self.requested[residents] == 0)
-        self.requested[residents[first]] = loop[first]
-        leave_at = loop + self.lag[residents]
-        decides = (leave_at >= floor) & ~self.is_scripted[residents]
-        deciding = residents[decides]
-        self.exit_at[deciding] = np.minimum(self.exit_at[deciding], leave_at[decides])
+        # At lag 0 without a floor the rule asks for this loop and the token leaves after it.
+        asked = leaves = self.loop[residents]
+        if self.any_delay:
+            floor, leaves = self.min_loops[residents], asked + self.lag[residents]
+            asked = np.where(asked >= floor, asked, UNASKED)
+            leaves = np.where(leaves >= floor, leaves, UNASKED)
+        self.requested[residents] = np.minimum(self.requested[residents], asked)
+        # A scripted token goes on as its script has it.
+        leaves = np.where(self.is_scripted[residents], UNASKED, leaves)
+        self.exit_at[residents] = np.minimum(self.exit_at[residents], leaves)
 
     def hits_stop_id(self, residents: IntArray, tokens: IntArray) -> BoolArray:
         """Where a resident's new token is one of its stop ids."""
@@ -191,13 +205,13 @@ class Residents:
 
     def requested_depths(self, residents: IntArray) -> IntArray:
         """Depth asked for at lag 0, from this run's signals; executed where none was satisfied."""
-        requested = self.requested[residents]
-        return np.where(requested > 0, requested, self.loop[residents])
+        depths: IntArray = np.minimum(self.requested[residents], self.loop[residents])
+        return depths
 
     def uses(self, residents: IntArray) -> list[tuple[ExitRule, BoolArray | None]]:
         """The rules among these residents, each with its mask (None: all of them)."""
         rules = self.rule[residents]
-        if (rules == rules[0]).all():
+        if np.count_nonzero(rules == rules[0]) == rules.size:
             return [(RULE_LIST[int(rules[0])], None)]
         return [(RULE_LIST[i], rules == i) for i in np.unique(rules)]
 
@@ -208,10 +222,10 @@ class Residents:
         self.any_reads_out |= rule.needs is Needs.LOGITS
         self.lag[r] = policy.lag
         self.min_loops[r] = policy.min_loops
-        self.threshold[r] = policy.threshold if policy.threshold is not None else 0.0
+        self.any_delay |= policy.lag > 0 or policy.min_loops > 1
+        self._threshold[r] = policy.threshold if policy.threshold is not None else 0.0
         if rule.memory_values:
-            start = torch.tensor(rule.memory_start).to(self.memory_start)
-            self.memory_start[r, : rule.memory_values] = start
+            self._memory_start[r, : rule.memory_values] = rule.memory_start
 
     def _set_sampling(self, r: int, request: Request) -> None:
         params = request.sampling

@@ -7,9 +7,6 @@ time; what the engine does between launches counts as host time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -81,41 +78,50 @@ class Runner:
 
     # Decode launches: one row per resident.
 
-    def prelude(self, residents: IntArray) -> None:
-        """Embed each resident's token in flight and store its state before loop 1."""
+    def prelude(self, residents: IntArray, last_depths: IntArray) -> None:
+        """Embed each resident's token in flight and store its state before loop 1.
+
+        The token before it is complete at ``last_depths``: its deeper slots are settled first.
+        """
         res = self.residents
-        with self._timed(Stage.PRELUDE, decode_rows=residents.size):
-            ctx = self._decode_context(Stage.PRELUDE, residents, np.ones_like(residents))
-            state, injection = self.model.prelude(self._tensor(res.token[residents]), ctx)
-            where = self._tensor(residents)
-            res.forget(where)
-            self.state.index_copy_(0, where, state)
-            if self.injection is not None and injection is not None:
-                self.injection.index_copy_(0, where, injection)
+        start_s = self._start()
+        before = res.position[residents] - 1
+        for cache in self.cache.stages.values():
+            cache.settle(residents, before, last_depths)
+        ctx = self._decode_context(Stage.PRELUDE, residents, np.ones_like(residents))
+        state, injection = self.model.prelude(self._tensor(res.token[residents]), ctx)
+        where = self._tensor(residents)
+        res.forget(where)
+        self.state.index_copy_(0, where, state)
+        if self.injection is not None and injection is not None:
+            self.injection.index_copy_(0, where, injection)
+        self._launched(Stage.PRELUDE, start_s, decode_rows=residents.size)
 
     def core(self, residents: IntArray) -> BoolArray:
         """Run one more loop for each resident; True where its gate's test is now met."""
         loops = self.residents.loop[residents] + 1
-        with self._timed(Stage.CORE, decode_rows=residents.size, loops=loops):
-            ctx = self._decode_context(Stage.CORE, residents, loops)
-            where = self._tensor(residents)
-            injection = None
-            if self.injection is not None:
-                injection = self.injection.index_select(0, where)
-            state = self.model.core(self.state.index_select(0, where), injection, ctx)
-            self.state.index_copy_(0, where, state)
-            met = self._tests(residents, Needs.GATE, state)
+        start_s = self._start()
+        ctx = self._decode_context(Stage.CORE, residents, loops)
+        where = self._tensor(residents)
+        injection = None
+        if self.injection is not None:
+            injection = self.injection.index_select(0, where)
+        state = self.model.core(self.state.index_select(0, where), injection, ctx)
+        self.state.index_copy_(0, where, state)
+        met = self._tests(residents, Needs.GATE, state)
+        self._launched(Stage.CORE, start_s, decode_rows=residents.size, loops=loops)
         self.residents.loop[residents] = loops
         return met
 
     def coda(self, residents: IntArray) -> tuple[IntArray, FloatArray, BoolArray]:
         """Read out the residents' states: next tokens, their logprobs, and tests on the readout."""
-        with self._timed(Stage.CODA, decode_rows=residents.size):
-            ctx = self._decode_context(Stage.CODA, residents, np.ones_like(residents))
-            state = self.state.index_select(0, self._tensor(residents))
-            logits = self.model.head(self.model.coda(state, ctx))
-            tokens, logprobs = self._choose(residents, logits)
-            met = self._tests(residents, Needs.LOGITS, logits)
+        start_s = self._start()
+        ctx = self._decode_context(Stage.CODA, residents, np.ones_like(residents))
+        state = self.state.index_select(0, self._tensor(residents))
+        logits = self.model.head(self.model.coda(state, ctx))
+        tokens, logprobs = self._choose(residents, logits)
+        met = self._tests(residents, Needs.LOGITS, logits)
+        self._launched(Stage.CODA, start_s, decode_rows=residents.size)
         return tokens, logprobs, met
 
     # Prefill launches: consecutive prompt tokens, packed without padding.
@@ -124,34 +130,42 @@ class Runner:
         self, segments: list[Segment], ids: IntArray
     ) -> tuple[Tensor, Tensor | None]:
         ctx_rows = sum(s.length for s in segments)
-        with self._timed(Stage.PRELUDE, prefill_rows=ctx_rows):
-            ctx = self._prefill_context(Stage.PRELUDE, segments, 1)
-            return self.model.prelude(self._tensor(ids), ctx)
+        start_s = self._start()
+        ctx = self._prefill_context(Stage.PRELUDE, segments, 1)
+        result = self.model.prelude(self._tensor(ids), ctx)
+        self._launched(Stage.PRELUDE, start_s, prefill_rows=ctx_rows)
+        return result
 
     def prefill_core(
         self, segments: list[Segment], loop: int, state: Tensor, injection: Tensor | None
     ) -> Tensor:
-        with self._timed(Stage.CORE, prefill_rows=state.shape[0]):
-            return self.model.core(
-                state, injection, self._prefill_context(Stage.CORE, segments, loop)
-            )
+        start_s = self._start()
+        result = self.model.core(
+            state, injection, self._prefill_context(Stage.CORE, segments, loop)
+        )
+        self._launched(Stage.CORE, start_s, prefill_rows=state.shape[0])
+        return result
 
     def prefill_coda(self, segments: list[Segment], state: Tensor) -> Tensor:
         """Run the coda's layers over prompt tokens, for their keys and values."""
-        with self._timed(Stage.CODA, prefill_rows=state.shape[0]):
-            return self.model.coda(state, self._prefill_context(Stage.CODA, segments, 1))
+        start_s = self._start()
+        result = self.model.coda(state, self._prefill_context(Stage.CODA, segments, 1))
+        self._launched(Stage.CODA, start_s, prefill_rows=state.shape[0])
+        return result
 
     def first_tokens(
         self, residents: IntArray, hidden: Tensor, coda_has_run: bool
     ) -> tuple[IntArray, FloatArray]:
         """Choose first tokens from the hidden rows of the prompts' last positions."""
-        with self._timed(Stage.CODA, prefill_rows=residents.size):
-            if not coda_has_run:
-                ones = np.ones_like(residents)
-                hidden = self.model.coda(
-                    hidden, LaunchContext(ones, ones, self.device, None, NO_ROWS, None)
-                )
-            return self._choose(residents, self.model.head(hidden))
+        start_s = self._start()
+        if not coda_has_run:
+            ones = np.ones_like(residents)
+            hidden = self.model.coda(
+                hidden, LaunchContext(ones, ones, self.device, None, NO_ROWS, None)
+            )
+        result = self._choose(residents, self.model.head(hidden))
+        self._launched(Stage.CODA, start_s, prefill_rows=residents.size)
+        return result
 
     # What launches share.
 
@@ -207,11 +221,11 @@ class Runner:
         res = self.residents
         tokens = logits.argmax(-1)
         drawn = res.temperature[residents] > 0
-        if drawn.any():
+        if np.count_nonzero(drawn):
             rows = self._tensor(np.flatnonzero(drawn))
             tokens[rows] = self._draw(residents[drawn], logits[rows])
         forced = res.forced[residents, res.outputs.count[residents]]
-        if (forced != NOT_FORCED).any():
+        if np.count_nonzero(forced != NOT_FORCED):
             wanted = self._tensor(forced)
             tokens = torch.where(wanted == NOT_FORCED, tokens, wanted)
         logprobs = logprobs_of(logits, tokens)
@@ -228,25 +242,27 @@ class Runner:
             self._tensor(numbers),
         )
 
-    @contextmanager
-    def _timed(
+    def _start(self) -> float:
+        return 0.0 if self.observer is None else self.clock.now()
+
+    def _launched(
         self,
         stage: Stage,
+        start_s: float,
         decode_rows: int = 0,
         prefill_rows: int = 0,
         loops: IntArray | None = None,
-    ) -> Iterator[None]:
+    ) -> None:
+        """Tell the observer of a launch that began at ``start_s`` and ends here."""
         if self.observer is None:
-            yield
             return
-        start = self.clock.now()
-        yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        end = self.clock.now()
-        self.observer.launched(
-            LaunchRecord(stage, decode_rows, prefill_rows, loops, self.runnable, start, end - start)
+        took_s = self.clock.now() - start_s
+        record = LaunchRecord(
+            stage, decode_rows, prefill_rows, loops, self.runnable, start_s, took_s
         )
+        self.observer.launched(record)
 
 
 def signal_dtype(model: StagedModel) -> torch.dtype:
