@@ -205,7 +205,9 @@ class WorkloadConfig(Section):
     """Which requests are timed."""
 
     source: str = Field(
-        "demo", min_length=1, description="demo, or a JSONL file with prompt (text) or ids per line"
+        "demo",
+        min_length=1,
+        description="demo, or a file of token ids as `generate --ids-file` reads",
     )
     requests: int = Field(384, ge=1, description="How many requests are timed")
     prompt_tokens: int | None = Field(

@@ -284,7 +284,7 @@ class ModeAccuracy(Record):
 class Accuracy(Record):
     """Accuracy by mode, all on the same questions."""
 
-    baseline: str
+    baseline: str | None = Field(description="null where static did not run")
     modes: dict[str, ModeAccuracy]
 
 

@@ -40,6 +40,7 @@ from cdbench.bench.directory import RunDirectory  # noqa: E402
 from cdbench.bench.plan import make_plan  # noqa: E402
 from cdbench.bench.session import Session  # noqa: E402
 from cdbench.bench.summary import start_manifest, summarise  # noqa: E402
+from cdbench.bench.workload import prepare  # noqa: E402
 from cdbench.cli.progress import Lines  # noqa: E402
 from cdbench.config import load_config  # noqa: E402
 from cdbench.models.loading import load_model  # noqa: E402
@@ -227,7 +228,10 @@ def _run(args: argparse.Namespace, flags: dict[str, Any]) -> dict[str, Any]:
         config = _config(args, flags)
         plan = make_plan(config)
         started = start_manifest(plan)
-        session = Session(plan, RunDirectory.create(f"{folder}/run", "check"), Lines(sys.stderr))
+        work = prepare(plan)
+        session = Session(
+            plan, work, RunDirectory.create(f"{folder}/run", "check"), Lines(sys.stderr)
+        )
         result: Result = summarise(plan, session.measure(), started)
     kept: dict[str, Any] = json.loads(to_json(result))
     return kept

@@ -149,8 +149,8 @@ def test_defaults() -> None:
         "lockstep",
         "cdb",
     ]
-    assert loaded.engine.width == loaded.engine.max_residents == 64
-    assert loaded.engine.min_free_residents == 8
+    assert loaded.engine.width == loaded.engine.max_residents == 128
+    assert loaded.engine.min_free_residents == 16
     assert loaded.exit.spec is None
     assert loaded.weight_seed is None
 
@@ -292,7 +292,7 @@ def test_an_unknown_key_names_the_nearest(unknown: str, near: str) -> None:
         ("engine.width=0", "engine.width"),
         ("engine.coda_min_rows=0", "engine.coda_min_rows"),
         ("engine.coda_min_rows=some", "engine.coda_min_rows"),
-        ("engine.min_free_residents=65", "engine.min_free_residents"),
+        ("engine.min_free_residents=129", "engine.min_free_residents"),
         ("modes=[]", "modes"),
         ("modes=cbd", "mode 'cbd'"),
         ("modes=[static, static]", "modes"),

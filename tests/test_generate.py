@@ -193,7 +193,9 @@ def test_a_trace_is_replayed(capsys: Capture, two: Path, trace: Path, mode: str)
     for now, before in zip(found["requests"], recorded["requests"], strict=True):
         assert (now["tokens"], now["depths"]) == (before["tokens"], before["depths"])
     _, out, _ = run(capsys, OURO, *flags)
-    assert f"replayed: tokens and depths are those recorded in {trace}" in out
+    wanted = f"replayed: tokens and depths are those recorded in {trace}"
+    # A long path is folded at the terminal's width.
+    assert "".join(wanted.split()) in "".join(out.split())
 
 
 def test_a_replay_can_be_replayed(capsys: Capture, two: Path, trace: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_request_beyond_the_budget_is_refused_alone(capsys: Capture, tmp_path:
     [
         ("--mode lokstep", "did you mean 'lockstep'?"),
         ("--mode cdb,static", "unknown"),
-        ("--mode static@9", "4 loops"),
+        ("--mode static@9", "above the model's 4"),
         ("--mode static@auto", "needs static@D"),
         ("--mode dense:x", "runs 4 loops"),
         ("--exit cfd", "did you mean 'cdf'?"),

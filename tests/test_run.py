@@ -124,12 +124,12 @@ def test_what_is_printed_is_the_card_the_table_and_plain_words(
         "depth 1",
         "host_share",
         "flop_bound",
-        "INVALID: 1 blocks were timed",
+        "INVALID: 1 block was timed",
     ):
         assert wanted in printed.out
     assert "\x1b[" not in printed.out
     assert max(map(len, printed.out.splitlines())) <= 100
-    assert "timing 1 blocks" in printed.err
+    assert "timing 1 block" in printed.err
 
 
 def test_json_is_exactly_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,7 @@ def test_result_keys_are_those_of_the_contract() -> None:
         "validity",
         "manifest",
         "config",
+        "model",
         "workload",
         "modes",
         "blocks",

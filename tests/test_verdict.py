@@ -133,21 +133,21 @@ def test_a_gain_is_stated_with_its_interval_accuracy_and_bound() -> None:
     assert "1.50× [1.45, 1.55] as fast as full-depth static" in said
     assert "95.0% of 1,000 questions" in said
     assert "not worse by more than 1 point" in said
-    assert "at most 1.70x" in said
+    assert "worth 1.70×" in said
     assert "realised 93% [91, 95]" in said or "93.0% [91.0, 95.0]" in said
 
 
 def test_losing_to_a_dense_model_is_said() -> None:
     said = words({"static": FASTER, "dense:d": SLOWER})
     assert "strongest baseline of like accuracy is dense:d" in said
-    assert "does not beat an ordinary one here" in said
+    assert "does not beat an ordinary one" in said
 
 
 def test_static_auto_making_adaptive_depth_pointless_is_said() -> None:
     for ratio in (SLOWER, UNCLEAR):
         said = words({"static": FASTER, "static@auto": ratio})
         assert "static@auto (3 loops for every token)" in said
-        assert "adaptive depth does not pay" in said
+        assert ("adaptive depth does not pay" in said) is (ratio is SLOWER)
 
 
 def test_the_strongest_rival_is_the_headline_even_where_cdb_wins() -> None:

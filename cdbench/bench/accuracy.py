@@ -10,13 +10,15 @@ from cdbench.stats.paired import compare_paired, wilson
 
 
 def accuracy_of(passes: Mapping[str, LivePass]) -> Accuracy | None:
-    """Rates and paired differences over ``static``; None where ``static`` did not run."""
-    if "static" not in passes:
+    """Rates and paired differences over ``static``; None without a live pass."""
+    if not passes:
         return None
-    static = passes["static"]
-    base = {r.id: right for r, right in zip(static.results, static.right, strict=True)}
+    static = passes.get("static")
+    base = {}
+    if static is not None:
+        base = {r.id: right for r, right in zip(static.results, static.right, strict=True)}
     return Accuracy(
-        baseline="static",
+        baseline="static" if static is not None else None,
         modes={label: _mode_accuracy(label, passed, base) for label, passed in passes.items()},
     )
 

@@ -17,8 +17,10 @@ RUNS = Path("results") / "runs"
 class RunDirectory:
     """Where one run's files go. Raw records are appended whole as each repeat ends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, made: tuple[Path, ...] = ()) -> None:
         self.path = path
+        self._made = made
+        """The directories that did not exist before, innermost first."""
 
     @classmethod
     def create(cls, out: str | None, name: str) -> RunDirectory:
@@ -27,6 +29,7 @@ class RunDirectory:
         Raises UsageError where it cannot be written or already holds something: nothing is lost.
         """
         path = Path(out).expanduser() if out is not None else _unused(name)
+        made = tuple(p for p in (path, *path.parents) if not p.exists())
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -38,7 +41,7 @@ class RunDirectory:
             raise UsageError(
                 f"--out {path}: cannot be written ({error.strerror}); name another directory"
             ) from None
-        return cls(path)
+        return cls(path, made)
 
     def append_requests(self, records: Iterable[RequestRecord]) -> None:
         """Add the lines of one finished repeat, in one write."""
@@ -53,9 +56,11 @@ class RunDirectory:
         return write_result(self.path, result)
 
     def discard_if_empty(self) -> None:
-        """Remove the directory of a run that ended before it measured anything."""
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
+        """Remove what was made for a run that ended before it measured anything."""
+        for directory in self._made:
+            if not directory.is_dir() or any(directory.iterdir()):
+                return
+            directory.rmdir()
 
 
 def _unused(name: str) -> Path:

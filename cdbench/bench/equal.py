@@ -83,12 +83,12 @@ class TimedSubject:
         engine = self.engine
         self.log.records.clear()
         engine.cache.reset_peak()
-        start = engine.clock.now()
-        for request in self.requests:
-            engine.submit(replace(request, arrival_s=start))
         gc.collect()
         gc.disable()
         try:
+            arrival_s = engine.clock.now()
+            for request in self.requests:
+                engine.submit(replace(request, arrival_s=arrival_s))
             start = engine.clock.now()
             while engine.tick():
                 pass
@@ -148,22 +148,27 @@ def run_trace(
 def unequal_work(runs: Sequence[TimedRun], workload: Sequence[RecordedRequest]) -> list[str]:
     """Why the timed runs did not do the recorded work; empty where they all did."""
     wanted = {r.id: r for r in workload}
-    reasons = []
+    reasons: dict[str, int] = {}
     for run in runs:
-        where = f"mode {run.subject.label}, block {run.block}"
-        failed = [r for r in run.results if r.error is not None]
-        if failed:
-            reasons.append(f"{where}: {len(failed)} requests failed ({failed[0].error})")
-        done = {r.id: r for r in run.results if r.error is None}
-        counts = sum(len(r.tokens) for r in done.values())
-        expected = sum(len(wanted[name].tokens) for name in done)
-        if counts != expected or len(done) + len(failed) != len(wanted):
-            reasons.append(f"{where}: {counts} output tokens instead of {expected}")
-        if run.subject.adaptive and any(
-            tuple(r.executed_depths) != wanted[name].executed_depths for name, r in done.items()
-        ):
-            reasons.append(f"{where}: executed depths differ from the recorded ones")
-    return reasons
+        for reason in _unequal_run(run, wanted):
+            reasons[reason] = reasons.get(reason, 0) + 1
+    return [f"{why} (in {n} repeats)" if n > 1 else why for why, n in reasons.items()]
+
+
+def _unequal_run(run: TimedRun, wanted: dict[str, RecordedRequest]) -> Iterator[str]:
+    where = f"mode {run.subject.label}"
+    failed = [r for r in run.results if r.error is not None]
+    if failed:
+        yield f"{where}: {len(failed)} requests failed ({failed[0].error})"
+    done = {r.id: r for r in run.results if r.error is None}
+    counts = sum(len(r.tokens) for r in done.values())
+    expected = sum(len(wanted[name].tokens) for name in done)
+    if counts != expected or len(done) + len(failed) != len(wanted):
+        yield f"{where}: {counts} output tokens instead of {expected}"
+    if run.subject.adaptive and any(
+        tuple(r.executed_depths) != wanted[name].executed_depths for name, r in done.items()
+    ):
+        yield f"{where}: executed depths differ from the recorded ones"
 
 
 def same_vocabulary(a: LoadedModel, b: LoadedModel) -> bool:

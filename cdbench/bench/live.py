@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from cdbench.bench.plan import Plan, Subject
 from cdbench.evals.tasks import Document
 from cdbench.grammar import Mode
-from cdbench.runtime.core import FinishReason, Request, RequestResult, SamplingParams
-from cdbench.workloads.resolve import stops
+from cdbench.runtime.core import FinishReason, Request, RequestResult
+from cdbench.workloads.resolve import sampling, stops
 
 DELTA = 0.01
 """Accuracy-matched means: not worse than full depth by more than this (1 point)."""
@@ -105,8 +105,7 @@ def choose_depth(plan: Plan, static: LivePass, advance: Advance) -> AutoDepth:
 
 def requests_for(plan: Plan, subject: Subject, documents: Sequence[Document]) -> list[Request]:
     """The live requests that ask a mode these questions."""
-    model, sampling = subject.model, plan.config.sampling
-    params = SamplingParams(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+    model, params = subject.model, sampling(plan.config)
     endings = {task.name: (stops(model, task.stops), task.max_new_tokens) for task in plan.tasks}
     requests = []
     for document in documents:

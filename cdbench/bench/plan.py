@@ -105,10 +105,28 @@ def make_plan(config: RunConfig) -> Plan:
         notes=_notes(config, model, policy),
         kv_layout=kv_layout(config, model),
     )
+    _check_live(plan)
     for mode in modes:  # so that an impossible mode is found before the first one has run
         if mode.depth != "auto":
             plan.engine(plan.subject(mode))
     return plan
+
+
+def _check_live(plan: Plan) -> None:
+    """Raise UsageError where the questions cannot be asked, before the first one is."""
+    if "live" not in plan.config.work:
+        return
+    if plan.model.tokenizer is None:
+        raise UsageError(
+            f"model {plan.model.name!r}: has no tokenizer.json, so it cannot read the tasks; "
+            "run work: [equal] on a workload.source of ids"
+        )
+    asked = sum(len(task.documents) for task in plan.tasks)
+    if Mode("static", depth="auto") in plan.modes and asked < 2:
+        raise UsageError(
+            "mode 'static@auto': needs one question to choose a depth on and another to judge "
+            f"it on, there is {asked}; raise --limit"
+        )
 
 
 def _trace(config: RunConfig, max_loops: int) -> ExitTrace | None:
@@ -122,9 +140,18 @@ def _trace(config: RunConfig, max_loops: int) -> ExitTrace | None:
 
 
 def _notes(config: RunConfig, model: LoadedModel, policy: ExitPolicy) -> tuple[str, ...]:
+    notes = []
     if config.exit.spec is None and policy.rule == "none":
-        return (f"no exit rule was given and {model.name} names none: nothing exits early",)
-    return ()
+        notes.append(f"no exit rule was given and {model.name} names none: nothing exits early")
+    if config.sampling.temperature > 0:
+        chosen = config.sampling
+        notes.append(
+            f"sampled, not greedy: temperature {chosen.temperature:g}, top_k {chosen.top_k}, "
+            f"top_p {chosen.top_p:g}, seed {chosen.seed}"
+        )
+    if config.workload.source != "demo" and config.exit.spec is None:
+        notes.append("the workload is token ids: if they are not real text, depths mean nothing")
+    return tuple(notes)
 
 
 def _load_dense(name: str, config: RunConfig, looped: LoadedModel) -> LoadedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from cdbench.bench.equal import TimedRun
@@ -29,9 +30,16 @@ def exit_settings(policy: ExitPolicy) -> ExitSettings:
     )
 
 
+def complete_blocks(runs: Sequence[TimedRun]) -> list[TimedRun]:
+    """The runs of blocks in which every mode ran twice: a torn block favours whoever is in it."""
+    places = max((run.order for run in runs if run.block == 0), default=-1) + 1
+    sizes = Counter(run.block for run in runs)
+    return [run for run in runs if sizes[run.block] == places]
+
+
 def mode_result(plan: Plan, measured: Measurements, label: str) -> ModeResult:
     subject = measured.subjects[label]
-    runs = [run for run in measured.timed if run.subject.label == label]
+    runs = [run for run in complete_blocks(measured.timed) if run.subject.label == label]
     passed = measured.live.get(label)
     metrics, intervals, percentiles = _timed_figures(runs)
     histogram, by_task = _histograms(runs, passed, subject)
@@ -141,8 +149,9 @@ def _note(plan: Plan, measured: Measurements, subject: Subject) -> str | None:
         tried = ", ".join(f"{d} loops {share:.1%}" for d, share in auto.tried.items())
         if auto.depth == plan.max_loops:
             notes.append(
-                f"no smaller fixed depth is within 1 point of full depth "
-                f"({auto.full_accuracy:.1%}; {tried}): static@auto is static"
+                f"on {auto.chosen_on} questions no smaller fixed depth is within 1 point of full "
+                f"depth ({auto.full_accuracy:.1%}; smaller: {tried or 'none'}): static@auto is "
+                "static, judged on the other questions and not timed twice"
             )
         else:
             notes.append(

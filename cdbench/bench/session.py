@@ -6,7 +6,7 @@ Interrupted at any point it still leaves a run directory with what was measured 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cdbench.bench import live
@@ -20,7 +20,7 @@ from cdbench.bench.equal import (
 )
 from cdbench.bench.live import AutoDepth, LivePass
 from cdbench.bench.plan import Plan, Subject
-from cdbench.bench.workload import recorded_workload, traced_workload, workload_requests
+from cdbench.bench.workload import TimedWork, recorded_workload
 from cdbench.evals.tasks import Document
 from cdbench.grammar import Mode
 from cdbench.runtime.core import Request, RequestResult
@@ -44,6 +44,8 @@ class Measurements:
         self.live: dict[str, LivePass] = {}
         self.auto: AutoDepth | None = None
         self.workload: list[RecordedRequest] = []
+        self.refused: list[RequestResult] = []
+        """Requests of the workload that the recorded run could not serve, so that none is timed."""
         self.timed: list[TimedRun] = []
         self.subjects: dict[str, Subject] = {}
         self.characters_per_token: dict[str, float] = {}
@@ -54,8 +56,11 @@ class Measurements:
 class Session:
     """One run. ``measure`` fills ``measured`` step by step."""
 
-    def __init__(self, plan: Plan, directory: RunDirectory, progress: Progress) -> None:
+    def __init__(
+        self, plan: Plan, work: TimedWork | None, directory: RunDirectory, progress: Progress
+    ) -> None:
         self.plan = plan
+        self.work = work
         self.directory = directory
         self.progress = progress
         self.measured = Measurements()
@@ -65,8 +70,8 @@ class Session:
         try:
             if "live" in self.plan.config.work:
                 self._live()
-            if "equal" in self.plan.config.work:
-                self._equal()
+            if self.work is not None:
+                self._equal(self.work)
         except KeyboardInterrupt:
             self.measured.interrupted = True
         return self.measured
@@ -117,8 +122,8 @@ class Session:
 
     # Equal work.
 
-    def _equal(self) -> None:
-        self.measured.workload = self._record()
+    def _equal(self, work: TimedWork) -> None:
+        self.measured.workload = self._record(work)
         timed = [
             TimedSubject(self.plan, subject, self.measured.workload)
             for subject in self._timed_subjects()
@@ -132,7 +137,8 @@ class Session:
         self._warm_up(timed)
         blocks = self.plan.config.repeats.blocks
         size = len(self.measured.workload)
-        self.progress.phase(f"timing {blocks} blocks", blocks * 2 * len(timed) * size)
+        plural = "s" if blocks > 1 else ""
+        self.progress.phase(f"timing {blocks} block{plural}", blocks * 2 * len(timed) * size)
         for run in run_blocks(timed, blocks, self._deadline()):
             self._keep(run)
             self.progress.advance(size)
@@ -177,15 +183,17 @@ class Session:
                 subjects.append(self.measured.subjects["static@auto"])
         return subjects
 
-    def _record(self) -> list[RecordedRequest]:
+    def _record(self, work: TimedWork) -> list[RecordedRequest]:
         """The recorded run: a trace file's, the live pass's, or one made now under ``cdb``."""
-        requests = workload_requests(self.plan)
-        if self.plan.trace is not None:
-            return traced_workload(self.plan, requests)
-        known = self._answered(requests) or self._run_live(requests)
-        return recorded_workload(requests, known)
+        if work.recorded is not None:
+            return list(work.recorded)
+        known = self._answered(work.requests) or self._run_live(work.requests)
+        self.measured.refused = [
+            r for request in work.requests if (r := known[request.id]).error is not None
+        ]
+        return recorded_workload(work.requests, known)
 
-    def _answered(self, requests: list[Request]) -> Results | None:
+    def _answered(self, requests: Sequence[Request]) -> Results | None:
         """The live pass of the most adaptive mode, where it asked all of these."""
         for label in ("cdb", "lockstep", "static"):
             if label in self.measured.live:
@@ -193,10 +201,13 @@ class Session:
                 return known if all(r.id in known for r in requests) else None
         return None
 
-    def _run_live(self, requests: list[Request]) -> Results:
+    def _run_live(self, requests: Sequence[Request]) -> Results:
         self.progress.phase("recording tokens and depths", len(requests))
         known = {}
         for result in self.plan.engine(self.plan.subject(Mode("cdb"))).run(requests):
             known[result.id] = result
             self.progress.advance(1)
+        self.directory.append_requests(
+            RequestRecord.of(r, doc_id=r.doc_id, mode="cdb", work="live") for r in known.values()
+        )
         return known

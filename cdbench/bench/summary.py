@@ -60,12 +60,16 @@ def judge(plan: Plan, measured: Measurements) -> Validity:
     if measured.interrupted:
         reasons.append("the run was interrupted before it was complete")
     reasons += _live_failures(measured)
+    if measured.refused:
+        refused = measured.refused
+        reasons.append(f"{len(refused)} workload requests were refused ({refused[0].error})")
     if "equal" in plan.config.work and not measured.interrupted:
         reasons += unequal_work(measured.timed, measured.workload)
         reasons += [why for run in measured.timed for why in broken_identities(run.trace)]
         blocks = len({run.block for run in measured.timed})
         if blocks < MIN_BLOCKS:
-            reasons.append(f"{blocks} blocks were timed; an interval needs {MIN_BLOCKS}")
+            timed = f"{blocks} block was" if blocks == 1 else f"{blocks} blocks were"
+            reasons.append(f"{timed} timed; an interval needs {MIN_BLOCKS}")
     return Validity(verdict="INVALID" if reasons else "VALID", reasons=reasons)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from cdbench import config as run_config
 from cdbench.cli import output
 from cdbench.errors import UsageError
+from cdbench.render.formats import for_encoding
 
 verb = typer.Typer(rich_markup_mode=None)
 
@@ -26,7 +28,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 def check(
     config: ConfigArgument = None, overrides: SetOption = None, as_json: JsonOption = False
 ) -> None:
-    """Say whether a run would accept this configuration."""
+    """Say whether the keys of this configuration and their values are valid.
+
+    Models, tasks and other files that it names are looked for by the run itself.
+    """
     what = config or "defaults"
     try:
         loaded = run_config.load_config(config, overrides or ())
@@ -50,7 +55,7 @@ def show(
     if as_json:
         output.print_json(loaded.model_dump(mode="json"))
     else:
-        print(run_config.to_yaml(loaded), end="")
+        print(for_encoding(run_config.to_yaml(loaded), sys.stdout.encoding), end="")
 
 
 @verb.command()

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from cdbench.render.formats import for_encoding
+
 
 def print_json(document: Any) -> None:
     """One JSON document on stdout. NaN and infinity are errors: they are no JSON."""
-    json.dump(document, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
+    plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    json.dump(document, sys.stdout, indent=1, ensure_ascii=plain, allow_nan=False)
     sys.stdout.write("\n")
 
 
@@ -26,7 +29,7 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        print(for_encoding("  ".join(cells).rstrip(), sys.stdout.encoding))
 
 
 def _print_wrapped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

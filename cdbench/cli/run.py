@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,6 +70,7 @@ def verb(
     tokens in interleaved blocks (speed). Exit codes: 0 valid, 2 wrong input, 3 invalid run,
     130 interrupted (what was finished is kept).
     """
+    from cdbench.cli.output import print_json
     from cdbench.config import load_config
     from cdbench.render.terminal import make_console
     from cdbench.schema import to_json
@@ -100,7 +102,7 @@ def verb(
     console = None if as_json else make_console()
     result, directory = measure(loaded, console)
     if console is None:
-        print(to_json(result))
+        print_json(json.loads(to_json(result)))
     else:
         print_report(result, directory, console, full)
     if result.status == "interrupted":
@@ -116,18 +118,21 @@ def measure(config: RunConfig, console: Console | None) -> tuple[Result, str]:
     from cdbench.bench.rows import exit_settings
     from cdbench.bench.session import Session
     from cdbench.bench.summary import model_facts, start_manifest, summarise
+    from cdbench.bench.workload import prepare
     from cdbench.cli.progress import progress_on_stderr
     from cdbench.render.run_report import exit_words, model_lines
 
     directory = RunDirectory.create(config.out, config.model)
     try:
         plan = make_plan(config)
+        work = prepare(plan)
         started = start_manifest(plan)
         if console is not None:
-            exit_text = exit_words(exit_settings(plan.policy))
+            trace_file = plan.trace.file if plan.trace is not None else None
+            exit_text = exit_words(exit_settings(plan.policy), trace_file)
             say(console, *model_lines(model_facts(plan), started, exit_text))
         with progress_on_stderr(sys.stderr, quiet=console is None) as progress:
-            session = Session(plan, directory, progress)
+            session = Session(plan, work, directory, progress)
             session.measure()
         result = summarise(plan, session.measured, started)
         directory.finish(result)
@@ -141,7 +146,10 @@ def print_report(result: Result, directory: str, console: Console, full: bool) -
     from cdbench.render import run_report, verdict
     from cdbench.render.terminal import print_table
 
-    say(console, *run_report.work_lines(result.workload), "")
+    if not result.modes:
+        say(console, "Nothing was measured before the interruption.")
+        return
+    say(console, *run_report.work_lines(result.workload, _signalled(result)), "")
     print_table(run_report.main_table(result), console)
     print_histogram(result, console)
     for table in run_report.full_tables(result) if full else ():
@@ -152,6 +160,14 @@ def print_report(result: Result, directory: str, console: Console, full: bool) -
     say(console, "", *verdict.sentences(result), "", f"{status}. Written to {directory}")
 
 
+def _signalled(result: Result) -> bool:
+    """Whether an adaptive mode ran a rule with a signal of its own."""
+    return any(
+        mode.schedule in ("cdb", "lockstep") and mode.exit.rule not in ("none", "fixed", "trace")
+        for mode in result.modes.values()
+    )
+
+
 def print_histogram(result: Result, console: Console) -> None:
     """Executed depths of the first adaptive mode there is, as bars."""
     from cdbench.render.bars import depth_bars
@@ -159,7 +175,8 @@ def print_histogram(result: Result, console: Console) -> None:
     for label in ("cdb", "lockstep"):
         counts = result.modes[label].depth_histogram if label in result.modes else None
         if counts:
-            say(console, "", f"loops per later token, {label}")
+            where = "live pass" if result.modes[label].live else "replayed"
+            say(console, "", f"loops per later token, {label} ({where})")
             width = min(60, console.width)
             say(console, *depth_bars(counts, width=width, encoding=console.encoding))
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdbench.render.formats import Kind, percent, si_bytes
+from cdbench.render.formats import Kind, percent, ratio, si_bytes
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.schema import (
     Comparison,
@@ -15,6 +15,7 @@ from cdbench.schema import (
     Result,
     Workload,
 )
+from cdbench.stats.blocks import MIN_BLOCKS
 
 ACCURACY_WORDS = {
     "within": "within 1 pt of static",
@@ -40,8 +41,11 @@ def model_lines(facts: ModelFacts, where: Manifest, exit_text: str) -> list[str]
     return lines
 
 
-def work_lines(workload: Workload) -> list[str]:
-    """What was timed, and what of it was replayed; empty where nothing was."""
+def work_lines(workload: Workload, signalled: bool) -> list[str]:
+    """What was timed, and what of it was replayed; empty where nothing was.
+
+    ``signalled``: an adaptive mode ran a rule that computes a signal, replayed or not.
+    """
     if not workload.requests:
         return []
     lines = [
@@ -51,17 +55,18 @@ def work_lines(workload: Workload) -> list[str]:
     ]
     if workload.replayed:
         lines.append(
-            f"replayed  {', '.join(workload.replayed)} of one recorded run, in every timed mode "
-            "(the exit gate still runs)"
+            f"replayed  {', '.join(workload.replayed)} of one recorded run, in every timed mode"
+            + (" (the exit rule still runs and is paid for)" if signalled else "")
         )
     return lines
 
 
-def exit_words(settings: ExitSettings) -> str:
-    """An exit policy in the words of ``--exit``."""
+def exit_words(settings: ExitSettings, trace_file: str | None = None) -> str:
+    """An exit policy in the words of ``--exit``; with the trace that replays it."""
     name = settings.rule if settings.depth is None else f"{settings.rule}:{settings.depth}"
     at = "" if settings.threshold is None else f"@{settings.threshold:g}"
-    return f"{name}{at}, min_loops {settings.min_loops}, lag {settings.lag}"
+    words = f"{name}{at}, min_loops {settings.min_loops}, lag {settings.lag}"
+    return words if trace_file is None else f"{words}; depths from the trace {trace_file}"
 
 
 def main_table(result: Result) -> Table:
@@ -133,7 +138,7 @@ def _metric_table(result: Result) -> Table:
         realised = bound.realised
         share = percent(realised.estimate, realised.low, realised.high) if realised else "n/a"
         bounds.append(
-            f"{label}: flop_bound {bound.value:.2f}x over static (decode scope), realised {share}"
+            f"{label}: flop_bound {ratio(bound.value)} over static (decode scope), realised {share}"
             + (f"; {bound.note}" if bound.note else "")
         )
     return Table(table.columns, table.rows, table.title, notes=tuple(bounds))
@@ -145,7 +150,10 @@ def _launch_table(result: Result) -> Table:
 
 def _by_metric(result: Result, metrics: tuple[tuple[str, Kind], ...], title: str) -> Table:
     timed = {label: mode for label, mode in result.modes.items() if mode.metrics}
-    columns = (Column("mode", align="left"), *(Column(name) for name, _ in metrics))
+    columns = (
+        Column("mode", align="left"),
+        *(Column(name, priority=place) for place, (name, _) in enumerate(metrics)),
+    )
     rows = tuple(
         Row((text(label), *(_metric_cell(mode, name, kind) for name, kind in metrics)))
         for label, mode in timed.items()
@@ -179,6 +187,11 @@ def _pair_table(result: Result) -> Table:
         for mode, over in names
     )
     return Table(columns, rows, "speed-ups on equal work, geometric mean and 95 % t interval")
+
+
+def is_random(result: Result) -> bool:
+    """Whether the weights are random, so that no text or accuracy means anything."""
+    return result.model is not None and result.model.random_weights_seed is not None
 
 
 def comparison(result: Result, mode: str, over: str, scope: str) -> Comparison | None:
@@ -227,7 +240,7 @@ def _depth_cell(mode: ModeResult) -> Cell:
 
 
 def _verdict(result: Result, label: str) -> str:
-    if result.accuracy is None or label not in result.accuracy.modes:
+    if result.accuracy is None or label not in result.accuracy.modes or is_random(result):
         return "-"
     if label == result.accuracy.baseline:
         return "baseline"
@@ -239,12 +252,21 @@ def _verdict(result: Result, label: str) -> str:
 
 
 def _table_notes(result: Result) -> Iterator[str]:
-    if any(mode.metrics for mode in result.modes.values()):
-        blocks = len({block.index for block in result.blocks})
+    blocks = max((c.speedup.n for c in result.comparisons), default=0)
+    if blocks:
+        over = "1 interleaved block" if blocks == 1 else f"{blocks} interleaved blocks"
+        interval = " with a 95 % interval" if blocks >= MIN_BLOCKS else ", too few for an interval"
         yield (
-            f"Speed-ups: wall time on equal work, end to end (prompts and first tokens included), "
-            f"geometric mean over {blocks} interleaved blocks with a 95 % interval."
+            "Speed-ups: wall time on equal work, end to end (prompts and first tokens included), "
+            f"geometric mean over {over}{interval}."
         )
     if result.accuracy is not None:
-        n = max(mode.rate.n for mode in result.accuracy.modes.values())
-        yield f"Accuracy: exact match of the final answer on {n} questions, each mode's own text."
+        asked = sorted({mode.rate.n for mode in result.accuracy.modes.values()})
+        n = f"{asked[-1]:,} questions" + (f" ({asked[0]:,} of them)" if len(asked) > 1 else "")
+        yield (
+            f"Accuracy and mean depth: the live pass, each mode's own text on {n}, exact match of "
+            "the final answer."
+        )
+        timed = result.modes["cdb"].metrics.get("mean_depth") if "cdb" in result.modes else None
+        if timed is not None:
+            yield f"The timed sample of it has a mean depth of {timed:.3g} under cdb."

@@ -120,8 +120,15 @@ def _rich_table(table: Table, stacked: bool, encoding: str | None) -> RichTable:
         show_edge=False,
     )
     contents = _contents(table, stacked)
-    for column, (header, _) in zip(table.columns, contents, strict=True):
-        drawn.add_column(shown(header), justify=column.align, overflow="fold", vertical="top")
+    for place, (column, (header, _)) in enumerate(zip(table.columns, contents, strict=True)):
+        drawn.add_column(
+            shown(header),
+            justify=column.align,
+            overflow="fold",
+            vertical="top",
+            # A row's name in two pieces is no name.
+            no_wrap=place == 0,
+        )
     lines = iter(zip(*(cells for _, cells in contents), strict=True))
     for group, rows in table.groups():
         if group is not None:

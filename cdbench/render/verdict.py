@@ -7,10 +7,12 @@ tell from none is said to be none that can be told.
 from __future__ import annotations
 
 from cdbench.render.formats import percent, points, ratio
-from cdbench.render.run_report import comparison
+from cdbench.render.run_report import comparison, is_random
 from cdbench.schema import Comparison, IntervalRecord, ModeAccuracy, Result
 
 DELTA = 0.01
+NOTHING_TO_SAVE = 1.02
+"""A bound below this is no bound: a share of it would only be noise."""
 
 
 def sentences(result: Result) -> list[str]:
@@ -18,24 +20,35 @@ def sentences(result: Result) -> list[str]:
     label = next((m for m in ("cdb", "lockstep") if m in result.modes), None)
     if label is None:
         return ["No adaptive mode ran, so there is nothing to say about adaptive depth."]
-    said = [_against_static(result, label), _against_strongest(result, label)]
-    said.append(_realised(result, label))
-    return [sentence for sentence in said if sentence]
+    parts = (_speed_words, _accuracy_words, _against_strongest, _realised)
+    said = [part(result, label) for part in parts]
+    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in said if sentence]
 
 
-def _against_static(result: Result, label: str) -> str:
+def _speed_words(result: Result, label: str) -> str:
     found = comparison(result, label, "static", "e2e")
-    speed = ""
-    if found is not None:
-        speed = f"{_name(label)} did the same work {_speed(found, 'full-depth static')}"
-    accuracy = _accuracy_words(result, label)
-    if speed and accuracy:
-        return f"{speed}; {accuracy}."
-    return f"{speed or accuracy}." if speed or accuracy else ""
+    if found is None:
+        return ""
+    return f"{_name(label)} did the same work {_speed(found, 'full-depth static')}"
+
+
+def _accuracy_words(result: Result, label: str) -> str:
+    if is_random(result):
+        return "the weights are random: nothing can be said about accuracy"
+    found = result.accuracy.modes.get(label) if result.accuracy is not None else None
+    if found is None or result.accuracy is None:
+        return ""
+    answered = f"{label} answered {percent(found.rate.estimate)} of {found.rate.n:,} questions"
+    if found.paired is None:
+        return f"{answered}; without static there is nothing to hold that against"
+    base = result.accuracy.modes[found.paired.over].rate.estimate
+    return f"{answered}, {found.paired.over} {percent(base)} ({_difference(found)})"
 
 
 def _against_strongest(result: Result, label: str) -> str:
-    """The headline baseline: the fastest of static, static@auto and accuracy-matched dense."""
+    """The headline baseline: the fastest of static and what matches its accuracy."""
+    if is_random(result):
+        return ""
     rivals = [over for over in result.modes if over != label and _is_rival(result, over)]
     found = [c for over in rivals if (c := comparison(result, label, over, "e2e")) is not None]
     found = [c for c in found if c.speedup.estimate is not None]
@@ -43,60 +56,60 @@ def _against_strongest(result: Result, label: str) -> str:
         return ""
     strongest = min(found, key=lambda c: c.speedup.estimate or 0.0)
     if strongest.over == "static":
-        return (
-            "No cheaper baseline holds the accuracy: neither a smaller fixed depth nor a dense "
-            "model that was run beats full-depth static within 1 point."
-            if len(found) > 1
-            else ""
-        )
-    sentence = (
-        f"The strongest baseline of like accuracy is {_describe(result, strongest.over)}: "
-        f"{label} did its work {_speed(strongest, 'it')}"
+        return "no other baseline that was run is as accurate and faster" if rivals[1:] else ""
+    return (
+        f"the strongest baseline of like accuracy is {_describe(result, strongest.over)}: "
+        f"{label} did its work {_speed(strongest, 'it')}{_consequence(strongest)}"
     )
-    if _side(strongest.speedup) <= 0:
-        sentence += (
-            ", so on this machine adaptive depth does not pay"
-            if strongest.over.startswith("static@")
-            else ", so this looped model does not beat an ordinary one here"
-        )
-    return f"{sentence}."
+
+
+def _consequence(strongest: Comparison) -> str:
+    """What follows where a rival is faster beyond the interval; nothing where none can tell."""
+    if _side(strongest.speedup) >= 0:
+        return ""
+    if strongest.over.startswith("static@"):
+        return ", so here adaptive depth does not pay"
+    return ", so here this looped model does not beat an ordinary one"
 
 
 def _realised(result: Result, label: str) -> str:
     bound = result.bounds.get(label, {}).get("flop_bound")
     if bound is None or bound.realised is None or bound.value is None:
         return ""
+    if bound.value < NOTHING_TO_SAVE:
+        return "the recorded depths leave no loops to save, so there is no bound to reach"
     share = bound.realised
-    return (
-        f"In decoding alone, the loops saved allow at most {bound.value:.2f}x over static; "
-        f"{label} realised {percent(share.estimate, share.low, share.high)} of that bound."
+    words = (
+        f"in decoding alone, the FLOPs of the loops saved are worth {ratio(bound.value)} over "
+        f"static; {label} realised {percent(share.estimate, share.low, share.high)} of that"
     )
+    if share.estimate is not None and share.estimate > 1:
+        words += " (more than all, since attention and static's own losses lie outside the bound)"
+    return words
 
 
 def _is_rival(result: Result, over: str) -> bool:
-    if over in ("static", "static@auto"):
+    """Static, and any fixed-depth or dense row within δ of it and not shown to be worse."""
+    mode = result.modes[over]
+    if over == "static":
         return True
-    if not over.startswith("dense:") or result.accuracy is None:
+    if mode.schedule not in ("static", "dense") or result.accuracy is None:
         return False
     found = result.accuracy.modes.get(over)
-    difference = found.paired.difference.estimate if found and found.paired else None
+    if found is None or found.paired is None or found.paired.verdict == "worse":
+        return False
+    difference = found.paired.difference.estimate
     return difference is not None and difference >= -DELTA
 
 
 def _describe(result: Result, over: str) -> str:
-    mode = result.modes[over]
-    return f"static@auto ({mode.max_loops} loops for every token)" if "auto" in over else over
-
-
-def _accuracy_words(result: Result, label: str) -> str:
-    found = result.accuracy.modes.get(label) if result.accuracy is not None else None
-    if found is None or found.paired is None or result.accuracy is None:
-        return ""
-    base = result.accuracy.modes[found.paired.over].rate.estimate
-    return (
-        f"it answered {percent(found.rate.estimate)} of {found.rate.n:,} questions, "
-        f"{found.paired.over} {percent(base)} ({_difference(found)})"
-    )
+    words = over
+    if over == "static@auto":
+        words += f" ({result.modes[over].max_loops} loops for every token)"
+    found = result.accuracy.modes.get(over) if result.accuracy is not None else None
+    if found is not None and found.paired is not None and found.paired.verdict == "cannot tell":
+        words += ", whose accuracy the questions cannot tell from static's,"
+    return words
 
 
 def _difference(found: ModeAccuracy) -> str:

@@ -16,7 +16,7 @@ from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.grammar import Mode, check_exit
 from cdbench.models.loading import LoadedModel, load_model
-from cdbench.runtime.core import ExitPolicy, Request, RequestResult, SamplingParams
+from cdbench.runtime.core import ExitPolicy, Request, RequestResult
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.exits import RULES, check_policy
 from cdbench.schema import GenerateDocument
@@ -29,6 +29,7 @@ from cdbench.workloads.resolve import (
     exit_policy,
     full_depth,
     kv_layout,
+    sampling,
     stops,
 )
 
@@ -141,7 +142,7 @@ def _requests(
     prompts: Sequence[Prompt],
     ending: Ending,
 ) -> list[Request]:
-    chosen = config.sampling
+    chosen = sampling(config)
     stop_ids, stop_strings = _stops(model, ending)
     return [
         Request(
@@ -150,7 +151,7 @@ def _requests(
             prompt=prompt.ids if prompt.text is None else model.encode(prompt.text),
             max_new_tokens=prompt.max_new_tokens or ending.max_new_tokens,
             exit=policy,
-            sampling=SamplingParams(chosen.temperature, chosen.top_k, chosen.top_p, chosen.seed),
+            sampling=chosen,
             stop_ids=stop_ids,
             stop_strings=stop_strings,
             force=prompt.force,

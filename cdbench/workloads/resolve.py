@@ -12,7 +12,7 @@ from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.grammar import ExitSpec, Mode, check_exit, parse_exit, parse_kv
 from cdbench.models.loading import LoadedModel
-from cdbench.runtime.core import ExitPolicy
+from cdbench.runtime.core import ExitPolicy, SamplingParams
 from cdbench.runtime.engine import EngineConfig
 from cdbench.runtime.exits import RULES
 from cdbench.workloads.exit_trace import ExitTrace
@@ -47,6 +47,12 @@ def _card_exit(model: LoadedModel, threshold: float | None) -> ExitSpec:
         )
     check_exit(spec.rule, threshold, RULES)
     return replace(spec, threshold=threshold)
+
+
+def sampling(config: RunConfig) -> SamplingParams:
+    """How tokens are chosen, per request."""
+    chosen = config.sampling
+    return SamplingParams(chosen.temperature, chosen.top_k, chosen.top_p, chosen.seed)
 
 
 def full_depth(config: RunConfig, model: LoadedModel) -> int:
