@@ -209,7 +209,7 @@ class WorkloadConfig(Section):
         min_length=1,
         description="demo, or a file of token ids as `generate --ids-file` reads",
     )
-    requests: int = Field(384, ge=1, description="How many requests are timed")
+    requests: int = Field(224, ge=1, description="How many requests are timed")
     prompt_tokens: int | None = Field(
         None, ge=1, description="Cut or repeat prompts to this length, in tokens; null: as they are"
     )
@@ -265,7 +265,7 @@ class RunConfig(Section):
     tasks: Names | None = Field(
         None, description="Evaluation tasks; null takes those on the model's card"
     )
-    limit: int | None = Field(None, ge=1, description="Documents per task; null: all")
+    limit: int | None = Field(150, ge=1, description="Documents per task; null: all")
     work: Work = Field(
         ("live", "equal"),
         description="live (the model's own text: accuracy), equal (fixed work: wall-clock ratios)",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -183,12 +184,13 @@ def _forced(plan: Plan, subject: Subject, recorded: RecordedRequest) -> Request:
     if not same_vocabulary(plan.model, subject.model):
         prompt = _in_own_tokens(plan.model, subject.model, prompt)
         tokens = _in_own_tokens(plan.model, subject.model, tokens)
+    # Packed, because each is copied into the engine's arrays at every admission of every repeat.
     return Request(
         id=recorded.id,
-        prompt=prompt,
+        prompt=array("q", prompt),
         exit=subject.policy,
-        force=tokens,
-        replay_depths=recorded.executed_depths if subject.adaptive else None,
+        force=array("q", tokens),
+        replay_depths=array("q", recorded.executed_depths) if subject.adaptive else None,
         task=recorded.task,
         doc_id=recorded.doc_id,
     )

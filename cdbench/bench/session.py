@@ -164,13 +164,13 @@ class Session:
         self.measured.timed.append(run)
 
     def _warm_up(self, timed: list[TimedSubject]) -> None:
-        """Two untimed passes: pools grow, pages and kernels are touched, clocks settle."""
+        """An untimed pass of each mode: pools grow, pages and kernels are touched."""
         start = time.monotonic()
-        self.progress.phase("warming up", 2 * len(timed) * len(self.measured.workload))
-        for _ in range(2):
-            for subject in timed:
-                subject.run(-1, -1)
-                self.progress.advance(len(self.measured.workload))
+        size = len(self.measured.workload)
+        self.progress.phase("warming up", len(timed) * size)
+        for subject in timed:
+            subject.run(-1, -1)
+            self.progress.advance(size)
         self.measured.warm_up_s = time.monotonic() - start
 
     def _timed_subjects(self) -> list[Subject]:
