@@ -38,7 +38,7 @@ def _accuracy_words(result: Result, label: str) -> str:
     found = result.accuracy.modes.get(label) if result.accuracy is not None else None
     if found is None or result.accuracy is None:
         return ""
-    answered = f"{label} answered {percent(found.rate.estimate)} of {found.rate.n:,} questions"
+    answered = f"in the live pass {label} answered {percent(found.rate.estimate)} of {found.rate.n:,} questions"
     if found.paired is None:
         return f"{answered}; without static there is nothing to hold that against"
     base = result.accuracy.modes[found.paired.over].rate.estimate
@@ -59,7 +59,7 @@ def _against_strongest(result: Result, label: str) -> str:
         return "no other baseline that was run is as accurate and faster" if rivals[1:] else ""
     return (
         f"the strongest baseline of like accuracy is {_describe(result, strongest.over)}: "
-        f"{label} did its work {_speed(strongest, 'it')}{_consequence(strongest)}"
+        f"{label} did its work {_speed(strongest, 'that baseline')}{_consequence(strongest)}"
     )
 
 
@@ -131,7 +131,7 @@ def _speed(found: Comparison, other: str) -> str:
         return f"{figure} as fast as {other} (too few blocks for an interval)"
     side = _side(interval)
     if side == 0:
-        return f"at a speed that the blocks cannot tell from that of {other} ({figure})"
+        return f"at a speed that the blocks cannot tell from {other}'s ({figure})"
     return f"{figure} as fast as {other}" + (", which is slower" if side < 0 else "")
 
 
