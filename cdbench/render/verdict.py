@@ -38,7 +38,8 @@ def _accuracy_words(result: Result, label: str) -> str:
     found = result.accuracy.modes.get(label) if result.accuracy is not None else None
     if found is None or result.accuracy is None:
         return ""
-    answered = f"in the live pass {label} answered {percent(found.rate.estimate)} of {found.rate.n:,} questions"
+    share = percent(found.rate.estimate)
+    answered = f"in the live pass {label} answered {share} of {found.rate.n:,} questions"
     if found.paired is None:
         return f"{answered}; without static there is nothing to hold that against"
     base = result.accuracy.modes[found.paired.over].rate.estimate
