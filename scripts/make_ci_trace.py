@@ -18,7 +18,7 @@ from cdbench.evals.tasks import load_task
 from cdbench.models.loading import load_model
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-PROMPTS = 24
+PROMPTS = 14
 MAX_NEW_TOKENS = 64
 
 

@@ -81,8 +81,8 @@ def printed(table: Table, width: int, stream: io.StringIO | None = None) -> str:
     [
         (formats.ratio(1.52, 1.49, 1.55), "1.52× [1.49, 1.55]"),
         (formats.ratio(1.5234), "1.52×"),
-        (formats.ratio(1.52, 1.2, 1.8), "1.5× [1.2, 1.8]"),
-        (formats.ratio(1.5, 0.2, 25), "1.5× [0.2, 25.0]"),
+        (formats.ratio(1.52, 1.2, 1.8), "1.52× [1.20, 1.80]"),
+        (formats.ratio(1.5, 0.2, 25), "1.50× [0.20, 25.00]"),
         (formats.ratio(None), "n/a"),
         (formats.percent(0.953), "95.3%"),
         (formats.percent(0.953, 0.941, 0.962), "95.3% [94.1, 96.2]"),

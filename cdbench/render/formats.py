@@ -174,6 +174,9 @@ def _decimals(value: float, kind: Kind, ends: tuple[float, float] | None) -> int
         wanted = -math.floor(math.log10(half_width))
         # However unsure, two digits of the value stay, and shares keep a tenth of a point.
         least = 1 if kind in _IN_POINTS else 1 - magnitude
+        if kind is Kind.RATIO:
+            # Which side of 1 an end lies on must never be rounded away.
+            least = 2
         return min(MAX_DECIMALS, max(wanted, least))
     if kind is Kind.RATIO:
         return 2
