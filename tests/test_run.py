@@ -192,6 +192,8 @@ def test_a_request_that_never_fits_is_refused_alone_and_the_run_is_invalid(
         (["--set", "engine.widht=3"], "engine.width"),
         (["--dense", "demo-ouro", "--modes", "dense:demo-ouro"], "name a dense model"),
         (["--exit", "trace:missing.json"], "missing.json"),
+        (["--set", "workload.source=missing.jsonl"], "missing.jsonl"),
+        (["--tasks", "demo_copy"], "raise --limit"),
     ],
 )
 def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(

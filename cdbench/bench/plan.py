@@ -149,7 +149,7 @@ def _notes(config: RunConfig, model: LoadedModel, policy: ExitPolicy) -> tuple[s
             f"sampled, not greedy: temperature {chosen.temperature:g}, top_k {chosen.top_k}, "
             f"top_p {chosen.top_p:g}, seed {chosen.seed}"
         )
-    if config.workload.source != "demo" and config.exit.spec is None:
+    if config.workload.source != "demo" and config.exit.trace_file is None:
         notes.append("the workload is token ids: if they are not real text, depths mean nothing")
     return tuple(notes)
 
@@ -163,6 +163,12 @@ def _load_dense(name: str, config: RunConfig, looped: LoadedModel) -> LoadedMode
         raise UsageError(f"mode 'dense:{name}': {name} runs {loops} loops; name a dense model")
     if "live" in config.work and dense.tokenizer is None and looped.tokenizer is not None:
         raise UsageError(f"mode 'dense:{name}': has no tokenizer.json, so it cannot read the tasks")
+    one_has_none = dense.tokenizer is None or looped.tokenizer is None
+    if one_has_none and dense.network.dims.vocab_size != looped.network.dims.vocab_size:
+        raise UsageError(
+            f"mode 'dense:{name}': has another vocabulary than {looped.name}, and without both "
+            "tokenizer.json the workload cannot be carried over; add them, or drop the mode"
+        )
     return dense
 
 
