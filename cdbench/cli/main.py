@@ -17,7 +17,7 @@ import typer
 from cdbench.cli import errors, verbs
 
 # An OpenMP thread that waits for a sibling spins by default for billions of turns. Where another
-# process holds that sibling's core, each launch then takes a hundred times as long as its work.
+# process holds that sibling's core, each launch then takes many times as long as its work.
 OPENMP_SPIN_TURNS = "10000"
 
 
