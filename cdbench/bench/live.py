@@ -14,10 +14,8 @@ from cdbench.bench.plan import Plan, Subject
 from cdbench.evals.tasks import Document
 from cdbench.grammar import Mode
 from cdbench.runtime.core import FinishReason, Request, RequestResult
+from cdbench.stats.paired import DEFAULT_DELTA
 from cdbench.workloads.resolve import sampling, stops
-
-DELTA = 0.01
-"""Accuracy-matched means: not worse than full depth by more than this (1 point)."""
 
 Advance = Callable[[int], None]
 
@@ -98,7 +96,7 @@ def choose_depth(plan: Plan, static: LivePass, advance: Advance) -> AutoDepth:
     for depth in range(1, plan.max_loops):
         shallow = answer(plan, plan.subject(Mode("static", depth=depth)), half, advance)
         tried[depth] = shallow.accuracy
-        if shallow.accuracy >= full - DELTA:
+        if shallow.accuracy >= full - DEFAULT_DELTA:
             return AutoDepth(depth, full, tried, len(half))
     return AutoDepth(plan.max_loops, full, tried, len(half))
 

@@ -13,6 +13,7 @@ from cdbench.models.loading import LoadedModel, load_model
 from cdbench.runtime.core import ExitPolicy, LaunchObserver
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.exits import check_policy
+from cdbench.runtime.modes import mode_loops
 from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace
 from cdbench.workloads.resolve import (
     check_trace_depth,
@@ -108,7 +109,7 @@ def make_plan(config: RunConfig) -> Plan:
     _check_live(plan)
     for mode in modes:  # so that an impossible mode is found before the first one has run
         if mode.depth != "auto":
-            plan.engine(plan.subject(mode))
+            mode_loops(mode, max_loops)
     return plan
 
 

@@ -10,7 +10,6 @@ from cdbench.render.formats import percent, points, ratio
 from cdbench.render.run_report import comparison, is_random
 from cdbench.schema import Comparison, IntervalRecord, ModeAccuracy, Result
 
-DELTA = 0.01
 NOTHING_TO_SAVE = 1.02
 """A bound below this is no bound: a share of it would only be noise."""
 
@@ -100,7 +99,7 @@ def _is_rival(result: Result, over: str) -> bool:
     if found is None or found.paired is None or found.paired.verdict == "worse":
         return False
     difference = found.paired.difference.estimate
-    return difference is not None and difference >= -DELTA
+    return difference is not None and difference >= -found.paired.delta
 
 
 def _describe(result: Result, over: str) -> str:
