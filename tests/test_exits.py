@@ -19,13 +19,15 @@ from cdbench.runtime.exits import RULES, ExitRule, check_policy
 from cdbench.runtime.residents import Residents
 from cdbench.runtime.runner import signal_dtype
 from tests import tiny
+from tests.staged import DIMS as STAGED_DIMS
 
 LOOPS = 4
 CDF = RULES["cdf"]
+DIMS = STAGED_DIMS
 
 
 def memory_of(rule: ExitRule, rows: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.tensor([rule.memory_start], dtype=dtype).repeat(rows, 1)
+    return rule.memory_start(DIMS).to(dtype).repeat(rows, 1)
 
 
 def meets(rule: ExitRule, signal: float, threshold: float) -> bool:
@@ -38,19 +40,20 @@ def test_cdf_is_the_sum_of_exit_probabilities(logits: list[float]) -> None:
     memory = memory_of(CDF)
     gates = [1 / (1 + math.exp(-x)) for x in logits]
     for loop, logit in enumerate(logits, start=1):
-        signal = CDF.signal(torch.tensor([logit], dtype=torch.float64), memory)
+        signal = CDF.signal((torch.tensor([logit], dtype=torch.float64),), memory)
         known = sum(gates[j] * math.prod(1 - g for g in gates[:j]) for j in range(loop))
         assert float(signal) == pytest.approx(known, abs=1e-12)
 
 
 def test_what_a_rule_remembers_starts_afresh_with_every_token() -> None:
-    residents = Residents(3, LOOPS, torch.device("cpu"), torch.float64)
+    residents = Residents(3, LOOPS, DIMS, torch.device("cpu"), torch.float64)
     for name in "ab":
         residents.admit(Request(name, [1], exit=ExitPolicy("cdf", 0.5)), 0.0)
-    residents.memory.fill_(0.25)
+    (memory,) = residents.memories.values()
+    memory.fill_(0.25)
     residents.forget(torch.tensor([1]))
-    assert residents.memory[0].tolist() == [0.25, 0.25]
-    assert residents.memory[1].tolist() == list(CDF.memory_start)
+    assert memory[0].tolist() == [0.25, 0.25]
+    assert memory[1].tolist() == CDF.memory_start(DIMS).tolist()
 
 
 @pytest.mark.parametrize("name", ["cdf", "confidence", "margin"])
@@ -64,14 +67,14 @@ def test_thresholds_are_inclusive_and_nan_never_exits(name: str) -> None:
 def test_a_nan_gate_never_exits_even_after_a_later_good_one() -> None:
     memory = memory_of(CDF)
     for logit in (math.nan, 9.0):
-        signal = CDF.signal(torch.tensor([logit], dtype=torch.float64), memory)
+        signal = CDF.signal((torch.tensor([logit], dtype=torch.float64),), memory)
         assert not CDF.met(signal, torch.zeros(1, dtype=torch.float64))
 
 
 def test_nan_logits_never_exit() -> None:
     logits = torch.tensor([[0.0, math.nan, 1.0]])
     for name in ("confidence", "margin"):
-        signal = RULES[name].signal(logits, torch.zeros(1, 0))
+        signal = RULES[name].signal((logits,), torch.zeros(1, 0))
         assert not RULES[name].met(signal.double(), torch.zeros(1, dtype=torch.float64))
 
 
@@ -81,7 +84,7 @@ def test_a_bfloat16_model_does_not_round_its_cdf_to_one() -> None:
     assert model.exit_logit(torch.ones(2, 16, dtype=torch.bfloat16)).dtype is torch.float32
     logit = torch.tensor([6.5])
     assert float(logit.bfloat16().sigmoid()) == 1.0, "bfloat16 alone would round early"
-    signal = CDF.signal(logit, memory_of(CDF, dtype=torch.float32))
+    signal = CDF.signal((logit,), memory_of(CDF, dtype=torch.float32))
     assert not CDF.met(signal.double(), torch.tensor([0.9999], dtype=torch.float64))
 
 
@@ -91,20 +94,20 @@ def test_confidence_and_margin_are_the_best_probability_and_its_lead(logits: lis
     weights = np.exp(np.array(logits) - max(logits))
     best, second = np.sort(weights / weights.sum())[:-3:-1]
     nothing = torch.zeros(1, 0)
-    assert float(RULES["confidence"].signal(row, nothing)) == pytest.approx(best)
-    assert float(RULES["margin"].signal(row, nothing)) == pytest.approx(best - second)
+    assert float(RULES["confidence"].signal((row,), nothing)) == pytest.approx(best)
+    assert float(RULES["margin"].signal((row,), nothing)) == pytest.approx(best - second)
 
 
 def test_readouts_are_computed_in_float32_or_better() -> None:
     for name in ("confidence", "margin"):
         for dtype, kept in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
-            signal = RULES[name].signal(torch.zeros(1, 5, dtype=dtype), torch.zeros(1, 0))
+            signal = RULES[name].signal((torch.zeros(1, 5, dtype=dtype),), torch.zeros(1, 0))
             assert signal.dtype is kept
 
 
 def depths(met: str, lag: int, floor: int, replay: int | None = None) -> tuple[int, int]:
     """Executed and requested depth of one token whose test comes out as ``met``, loop by loop."""
-    residents = Residents(1, LOOPS, torch.device("cpu"), torch.float64)
+    residents = Residents(1, LOOPS, DIMS, torch.device("cpu"), torch.float64)
     forced = [1, 1] if replay else None
     replayed = [LOOPS, replay] if replay else None
     policy = ExitPolicy("cdf", 0.5, min_loops=floor, lag=lag)
@@ -195,5 +198,5 @@ def test_an_impossible_policy_is_refused_with_what_to_do(
 
 def test_a_gate_rule_on_a_model_without_a_gate_names_the_rules_it_can_have() -> None:
     dims: ModelDims = tiny.llama().dims
-    with pytest.raises(UsageError, match=r"needs an exit gate.*none, fixed, trace, confidence"):
+    with pytest.raises(UsageError, match=r"needs an exit gate.*none, fixed, trace, latent-diff, cosine"):
         check_policy(ExitPolicy("cdf", 0.5), dims, 1)

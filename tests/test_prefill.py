@@ -11,7 +11,7 @@ from torch import Tensor
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, RequestResult, Stage
 from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.prefill import _chunks
+from cdbench.runtime.prefill import cut
 from tests import staged, tiny
 
 LAYOUTS = ("per-loop", "first-shared", "shared", "slots:3")
@@ -107,7 +107,7 @@ def test_every_loop_runs_over_all_chunks_before_the_next_begins() -> None:
 def test_chunks_cover_every_prompt_in_order_and_never_exceed_their_size(
     lengths: list[int], size: int
 ) -> None:
-    chunks = _chunks(list(enumerate(lengths)), size)
+    chunks = cut([(r, 0, n) for r, n in enumerate(lengths)], size)
     assert all(sum(s.length for s in chunk) == size for chunk in chunks[:-1])
     assert 1 <= sum(s.length for s in chunks[-1]) <= size
     tokens = [

@@ -62,6 +62,15 @@ class ModelDims:
     max_positions: int
     has_exit_gate: bool = False
     has_injection: bool = False
+    has_random_state: bool = False
+    """Whether ``state_init: random`` means anything: the state before loop 1 is not the prompt's."""
+    readout_values: int = 0
+    """Numbers per token that the readout gathers over the loops; 0: it is the last state alone."""
+
+    @property
+    def has_halting(self) -> bool:
+        """Whether the output is a halting-weighted mean of the states (ACT)."""
+        return self.readout_values > 0
 
 
 class StageCost(NamedTuple):
@@ -117,6 +126,23 @@ class StagedModel(nn.Module, ABC):
     def exit_logit(self, state_TD: Tensor) -> Tensor:
         """The gate's logit per row ``[T]``, in float32 or better. Only with ``has_exit_gate``."""
         raise TypeError(f"{self.dims.model_type} has no exit gate")
+
+    def random_state(self, keys_T: Tensor) -> Tensor:
+        """Initial states ``[T, D]`` drawn from one int64 key a token. With ``has_random_state``."""
+        raise TypeError(f"{self.dims.model_type} has no initial state to draw")
+
+    def absorb(self, state_TD: Tensor, readout_TM: Tensor, halt_at_T: Tensor) -> Tensor:
+        """What the readout has gathered, ``[T, M]``, once this loop's state is counted in.
+
+        Called after every loop where ``dims.readout_values`` (M) is above 0, on zeros at loop 1.
+        Column 0 is the halting mass so far, and ``halt_at_T`` the mass at which a row's weights are
+        complete: later loops no longer count. In float32 or better.
+        """
+        return readout_TM
+
+    def readout(self, state_TD: Tensor, readout_TM: Tensor) -> Tensor:
+        """The state ``[T, D]`` that the coda reads, for a token that leaves after this loop."""
+        return state_TD
 
     def flops_per_token(self) -> StageCost:
         """Two FLOPs per matrix weight; an embedding lookup is free, a tied head counts."""

@@ -54,7 +54,7 @@ class EngineConfig:
 
     ``width`` defaults to ``max_residents``; ``min_free_residents`` to width / 8, rounded up;
     ``max_loops`` to the mode's or the model's. Without ``kv_budget_bytes`` the pool grows as
-    needed.
+    needed. ``first_token`` is full or select, ``state_init`` zero or random.
     """
 
     mode: str = "cdb"
@@ -66,6 +66,8 @@ class EngineConfig:
     prefill_tokens: int = 2048
     coda_min_rows: int = 1
     min_free_residents: int | None = None
+    first_token: str = "full"
+    state_init: str = "zero"
 
 
 class Engine:
@@ -82,6 +84,11 @@ class Engine:
     ) -> None:
         self.config = config = config or EngineConfig()
         _check_config(config)
+        if config.state_init == "random" and not model.dims.has_random_state:
+            raise UsageError(
+                f"state_init 'random': a {model.dims.model_type} model starts from its prelude; "
+                "use zero"
+            )
         self.mode = parse_mode(config.mode)
         self.model = model
         self.max_loops = mode_loops(self.mode, config.max_loops or model.dims.max_loops)
@@ -90,7 +97,11 @@ class Engine:
         self.clock: Clock = clock or MonotonicClock()
         self.detokenize = detokenize
         self.residents = Residents(
-            config.max_residents, self.max_loops, model.device, signal_dtype(model)
+            config.max_residents,
+            self.max_loops,
+            model.dims,
+            model.device,
+            signal_dtype(model),
         )
         self.cache = KVCache(
             model.dims,
@@ -101,7 +112,14 @@ class Engine:
             model.dtype,
             model.device,
         )
-        self.runner = Runner(model, self.cache, self.residents, self.clock, observer)
+        self.runner = Runner(
+            model,
+            self.cache,
+            self.residents,
+            self.clock,
+            observer,
+            random_state=config.state_init == "random",
+        )
         self.schedule = make_schedule(self.mode, self.width, config.coda_min_rows)
         self._arrivals = Arrivals()
         self._job: PrefillJob | None = None
@@ -213,14 +231,20 @@ class Engine:
             prompts[resident] = np.asarray(request.prompt, dtype=np.int64)
             room -= len(request.prompt)
         self.residents.upload()
-        return PrefillJob(self.runner, prompts, self.max_loops, self.config.prefill_tokens)
+        return PrefillJob(
+            self.runner,
+            prompts,
+            self.max_loops,
+            self.config.prefill_tokens,
+            select_first=self.config.first_token == "select",
+        )
 
     def _take_first_tokens(self, first: FirstTokens) -> None:
         res = self.residents
         for r in first.residents:
             res.position[r] = len(res.request(int(r)).prompt) - 1
         full = np.full_like(first.residents, self.max_loops)
-        self._take_tokens(first.residents, first.tokens, first.logprobs, full, full)
+        self._take_tokens(first.residents, first.tokens, first.logprobs, full, first.depths)
 
     def _core(self, launch: Launch) -> None:
         res = self.residents
@@ -335,3 +359,9 @@ def _check_config(config: EngineConfig) -> None:
     for name, value in sizes.items():
         if value is not None and value < 1:
             raise UsageError(f"{name} is {value}; use at least 1")
+    for name, choice, known in (
+        ("first_token", config.first_token, ("full", "select")),
+        ("state_init", config.state_init, ("zero", "random")),
+    ):
+        if choice not in known:
+            raise UsageError(f"{name} {choice!r}: unknown; use {' or '.join(known)}")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cdbench.models.base import ModelDims
 from cdbench.runtime.core import BoolArray, ExitPolicy, FloatArray, IntArray, Request
 from cdbench.runtime.exits import RULES, ExitRule, Needs
 from cdbench.runtime.sampling import stream_key
@@ -26,7 +27,8 @@ UNASKED = np.iinfo(np.int64).max
 NO_STOP = -1
 RULE_LIST: list[ExitRule] = list(RULES.values())
 RULE_INDEX = {rule.name: i for i, rule in enumerate(RULE_LIST)}
-MEMORY_VALUES = max(rule.memory_values for rule in RULE_LIST)
+FULL_MASS = 1.0
+"""Halting mass at which a readout is complete, but under rule ``act``, whose threshold it is."""
 
 
 @dataclass
@@ -75,11 +77,18 @@ class Residents:
     """Per-resident state of admitted requests and of the one token each has in flight."""
 
     def __init__(
-        self, capacity: int, max_loops: int, device: torch.device, signal_dtype: torch.dtype
+        self,
+        capacity: int,
+        max_loops: int,
+        dims: ModelDims,
+        device: torch.device,
+        signal_dtype: torch.dtype,
     ) -> None:
         self.capacity = capacity
         self.max_loops = max_loops
+        self.dims = dims
         self.device = device
+        self.signal_dtype = signal_dtype
         self.requests: list[Request | None] = [None] * capacity
         self.admitted_s = np.zeros(capacity)
         # The token in flight.
@@ -97,10 +106,11 @@ class Residents:
         self.limit = np.zeros(capacity, np.int64)
         self._threshold = np.zeros(capacity)
         self.threshold = torch.from_numpy(self._threshold).to(device)
-        self.memory = torch.zeros((capacity, MEMORY_VALUES), dtype=signal_dtype, device=device)
-        # Written on the host at admission; on the CPU the tensors are the same memory.
-        self._memory_start = torch.zeros(self.memory.shape, dtype=signal_dtype).numpy()
-        self.memory_start = torch.from_numpy(self._memory_start).to(device)
+        self._halt_at = np.full(capacity, FULL_MASS)
+        self.halt_at = torch.from_numpy(self._halt_at).to(device)
+        self.memories: dict[int, Tensor] = {}
+        """By rule index, what that rule remembers of each resident; made when a rule first comes."""
+        self._memory_starts: dict[int, Tensor] = {}
         # Sampling and stopping.
         self.temperature = np.zeros(capacity)
         self.top_k = np.zeros(capacity, np.int64)
@@ -142,7 +152,7 @@ class Residents:
         """Bring what admission wrote to the device, once for all that were admitted together."""
         if self.device.type != "cpu":
             self.threshold.copy_(torch.from_numpy(self._threshold))
-            self.memory_start.copy_(torch.from_numpy(self._memory_start))
+            self.halt_at.copy_(torch.from_numpy(self._halt_at))
 
     def free(self, resident: int) -> None:
         self.requests[resident] = None
@@ -169,9 +179,17 @@ class Residents:
         self.is_scripted[residents] = scripted > 0
         self.exit_at[residents] = np.where(scripted > 0, scripted, self.max_loops)
 
+    def begin_first_tokens(self, residents: IntArray) -> None:
+        """The same for the tokens read from the prompts' last positions."""
+        for r in residents:
+            self.position[r] = len(self.request(int(r)).prompt) - 1
+        self.start_token(residents)
+        self.forget(torch.from_numpy(residents).to(self.device))
+
     def forget(self, residents_T: Tensor) -> None:
         """Reset what exit rules remember of these residents, on the device, before loop 1."""
-        self.memory.index_copy_(0, residents_T, self.memory_start.index_select(0, residents_T))
+        for index, memory in self.memories.items():
+            memory[residents_T] = self._memory_starts[index]
 
     def decide(self, residents: IntArray, met: BoolArray) -> BoolArray:
         """Record the tests on a signal after the current loop, and say who has now exited.
@@ -208,12 +226,12 @@ class Residents:
         depths: IntArray = np.minimum(self.requested[residents], self.loop[residents])
         return depths
 
-    def uses(self, residents: IntArray) -> list[tuple[ExitRule, BoolArray | None]]:
-        """The rules among these residents, each with its mask (None: all of them)."""
+    def uses(self, residents: IntArray) -> list[tuple[int, BoolArray | None]]:
+        """The rules among these residents, by index, each with its mask (None: all of them)."""
         rules = self.rule[residents]
         if np.count_nonzero(rules == rules[0]) == rules.size:
-            return [(RULE_LIST[int(rules[0])], None)]
-        return [(RULE_LIST[i], rules == i) for i in np.unique(rules)]
+            return [(int(rules[0]), None)]
+        return [(int(i), rules == i) for i in np.unique(rules)]
 
     def _set_policy(self, r: int, policy: ExitPolicy) -> None:
         rule = RULES[policy.rule]
@@ -224,8 +242,17 @@ class Residents:
         self.min_loops[r] = policy.min_loops
         self.any_delay |= policy.lag > 0 or policy.min_loops > 1
         self._threshold[r] = policy.threshold if policy.threshold is not None else 0.0
-        if rule.memory_values:
-            self._memory_start[r, : rule.memory_values] = rule.memory_start
+        self._halt_at[r] = FULL_MASS
+        if rule.needs is Needs.HALTING and policy.threshold is not None:
+            self._halt_at[r] = policy.threshold
+        self._remember(int(self.rule[r]), rule)
+
+    def _remember(self, index: int, rule: ExitRule) -> None:
+        """Make room for what a rule remembers, the first time that one of its requests comes."""
+        start = rule.memory_start(self.dims).to(self.device, self.signal_dtype)
+        if start.numel() and index not in self.memories:
+            self._memory_starts[index] = start
+            self.memories[index] = start.repeat(self.capacity, 1)
 
     def _set_sampling(self, r: int, request: Request) -> None:
         params = request.sampling

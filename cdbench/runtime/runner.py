@@ -7,6 +7,8 @@ time; what the engine does between launches counts as host time.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,10 +25,10 @@ from cdbench.runtime.core import (
     LaunchRecord,
     Stage,
 )
-from cdbench.runtime.exits import Needs
+from cdbench.runtime.exits import Evidence, Needs
 from cdbench.runtime.kv_cache import KVCache, StageCache
-from cdbench.runtime.residents import NOT_FORCED, Residents
-from cdbench.runtime.sampling import draw, logprobs_of, uniform
+from cdbench.runtime.residents import FULL_MASS, NOT_FORCED, RULE_LIST, Residents
+from cdbench.runtime.sampling import draw, logprobs_of, state_keys, uniform
 
 NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
@@ -55,6 +57,28 @@ class LaunchContext:
         return self._plan.attend(layer, q_THE, k_TGE, v_TGE)
 
 
+@dataclass
+class PrefillChunk:
+    """Prompt tokens that run together, and what they carry from launch to launch.
+
+    ``ends`` are the rows that are the last of their prompts, ``residents`` whose prompts those are.
+    """
+
+    segments: list[Segment]
+    ids: IntArray
+    ends: IntArray
+    residents: IntArray
+    state: Tensor = field(default_factory=lambda: torch.empty(0))
+    injection: Tensor | None = None
+    readout: Tensor | None = None
+    halt_at: Tensor | None = None
+
+    def last_rows(self, values: Tensor | None = None) -> Tensor:
+        """The rows of ``values`` (default: the state) at which prompts end."""
+        values = self.state if values is None else values
+        return values.index_select(0, torch.from_numpy(self.ends).to(values.device))
+
+
 class Runner:
     """Launches over one model, one cache and one set of residents."""
 
@@ -65,9 +89,11 @@ class Runner:
         residents: Residents,
         clock: Clock,
         observer: LaunchObserver | None,
+        random_state: bool = False,
     ) -> None:
         self.model, self.cache, self.residents = model, cache, residents
         self.clock, self.observer = clock, observer
+        self.random_state = random_state
         # Looked up once: a module finds them by walking its parameters.
         self.device, self.dtype = model.device, model.dtype
         self.runnable = 0
@@ -75,6 +101,9 @@ class Runner:
         shape = (residents.capacity, model.dims.hidden_size)
         self.state = torch.zeros(shape, dtype=self.dtype, device=self.device)
         self.injection = torch.zeros_like(self.state) if model.dims.has_injection else None
+        self.readout: Tensor | None = None
+        if model.dims.readout_values:
+            self.readout = self.empty_readout(residents.capacity)
 
     # Decode launches: one row per resident.
 
@@ -89,76 +118,117 @@ class Runner:
         for cache in self.cache.stages.values():
             cache.settle(residents, before, last_depths)
         ctx = self._decode_context(Stage.PRELUDE, residents, np.ones_like(residents))
-        state, injection = self.model.prelude(self._tensor(res.token[residents]), ctx)
-        where = self._tensor(residents)
+        state, injection = self.model.prelude(self.tensor(res.token[residents]), ctx)
+        where = self.tensor(residents)
         res.forget(where)
-        self.state.index_copy_(0, where, state)
+        self.state.index_copy_(0, where, self._initial(residents, res.position[residents], state))
         if self.injection is not None and injection is not None:
             self.injection.index_copy_(0, where, injection)
+        if self.readout is not None:
+            self.readout.index_fill_(0, where, 0.0)
         self._launched(Stage.PRELUDE, start_s, decode_rows=residents.size)
 
     def core(self, residents: IntArray) -> BoolArray:
-        """Run one more loop for each resident; True where its gate's test is now met."""
+        """Run one more loop for each resident; True where its rule's test is now met."""
         loops = self.residents.loop[residents] + 1
         start_s = self._start()
         ctx = self._decode_context(Stage.CORE, residents, loops)
-        where = self._tensor(residents)
+        where = self.tensor(residents)
         injection = None
         if self.injection is not None:
             injection = self.injection.index_select(0, where)
-        state = self.model.core(self.state.index_select(0, where), injection, ctx)
+        before = self.state.index_select(0, where)
+        state = self.model.core(before, injection, ctx)
         self.state.index_copy_(0, where, state)
-        met = self._tests(residents, Needs.GATE, state)
+        seen: dict[Needs, Evidence] = {Needs.GATE: (state,), Needs.STATES: (state, before)}
+        if self.readout is not None:
+            halt_at = self.residents.halt_at.index_select(0, where)
+            gathered = self.model.absorb(state, self.readout.index_select(0, where), halt_at)
+            self.readout.index_copy_(0, where, gathered)
+            seen[Needs.HALTING] = (gathered[:, 0],)
+        met = self._tests(residents, seen)
         self._launched(Stage.CORE, start_s, decode_rows=residents.size, loops=loops)
         self.residents.loop[residents] = loops
         return met
 
-    def coda(self, residents: IntArray) -> tuple[IntArray, FloatArray, BoolArray]:
-        """Read out the residents' states: next tokens, their logprobs, and tests on the readout."""
+    def coda(
+        self, residents: IntArray, prefill: bool = False
+    ) -> tuple[IntArray, FloatArray, BoolArray]:
+        """Read out the residents' states: next tokens, their logprobs, and tests on the readout.
+
+        ``prefill`` says that they stand at the last position of their prompts.
+        """
         start_s = self._start()
         ctx = self._decode_context(Stage.CODA, residents, np.ones_like(residents))
-        state = self.state.index_select(0, self._tensor(residents))
+        where = self.tensor(residents)
+        state = self.state.index_select(0, where)
+        if self.readout is not None:
+            state = self.model.readout(state, self.readout.index_select(0, where))
         logits = self.model.head(self.model.coda(state, ctx))
         tokens, logprobs = self._choose(residents, logits)
-        met = self._tests(residents, Needs.LOGITS, logits)
-        self._launched(Stage.CODA, start_s, decode_rows=residents.size)
+        met = self._tests(residents, {Needs.LOGITS: (logits,)})
+        rows = residents.size
+        self._launched(Stage.CODA, start_s, 0 if prefill else rows, rows if prefill else 0)
         return tokens, logprobs, met
 
     # Prefill launches: consecutive prompt tokens, packed without padding.
 
-    def prefill_prelude(
-        self, segments: list[Segment], ids: IntArray
-    ) -> tuple[Tensor, Tensor | None]:
-        ctx_rows = sum(s.length for s in segments)
+    def prefill_prelude(self, chunk: PrefillChunk, select_first: bool = False) -> None:
+        """Embed a chunk of prompt tokens: its state before loop 1."""
         start_s = self._start()
-        ctx = self._prefill_context(Stage.PRELUDE, segments, 1)
-        result = self.model.prelude(self._tensor(ids), ctx)
-        self._launched(Stage.PRELUDE, start_s, prefill_rows=ctx_rows)
-        return result
+        ctx = self._prefill_context(Stage.PRELUDE, chunk.segments, 1)
+        chunk.state, chunk.injection = self.model.prelude(self.tensor(chunk.ids), ctx)
+        if self.random_state:
+            chunk.state = self._initial(*segment_positions(chunk.segments), chunk.state)
+        if self.readout is not None:
+            chunk.readout = self.empty_readout(chunk.ids.size)
+            chunk.halt_at = torch.full((chunk.ids.size,), FULL_MASS, device=self.device).double()
+            if select_first:
+                own = self.residents.halt_at.index_select(0, self.tensor(chunk.residents))
+                chunk.halt_at.index_copy_(0, self.tensor(chunk.ends), own)
+        self._launched(Stage.PRELUDE, start_s, prefill_rows=chunk.ids.size)
 
-    def prefill_core(
-        self, segments: list[Segment], loop: int, state: Tensor, injection: Tensor | None
-    ) -> Tensor:
+    def prefill_core(self, chunk: PrefillChunk, loop: int, watch: bool) -> BoolArray:
+        """One loop over a chunk; with ``watch``, the tests at the prompts that end in it."""
         start_s = self._start()
-        result = self.model.core(
-            state, injection, self._prefill_context(Stage.CORE, segments, loop)
-        )
-        self._launched(Stage.CORE, start_s, prefill_rows=state.shape[0])
-        return result
+        before = chunk.state
+        ctx = self._prefill_context(Stage.CORE, chunk.segments, loop)
+        chunk.state = self.model.core(before, chunk.injection, ctx)
+        if chunk.readout is not None:
+            assert chunk.halt_at is not None
+            chunk.readout = self.model.absorb(chunk.state, chunk.readout, chunk.halt_at)
+        met = np.zeros(chunk.residents.size, np.bool_)
+        if watch and chunk.residents.size:
+            last = chunk.last_rows()
+            seen: dict[Needs, Evidence] = {
+                Needs.GATE: (last,),
+                Needs.STATES: (last, chunk.last_rows(before)),
+            }
+            if chunk.readout is not None:
+                seen[Needs.HALTING] = (chunk.last_rows(chunk.readout)[:, 0],)
+            met = self._tests(chunk.residents, seen)
+        self._launched(Stage.CORE, start_s, prefill_rows=chunk.ids.size)
+        return met
 
-    def prefill_coda(self, segments: list[Segment], state: Tensor) -> Tensor:
-        """Run the coda's layers over prompt tokens, for their keys and values."""
+    def prefill_coda(self, chunk: PrefillChunk) -> bool:
+        """Run the coda's layers over prompt tokens, for their keys; False where it has none."""
         start_s = self._start()
-        result = self.model.coda(state, self._prefill_context(Stage.CODA, segments, 1))
-        self._launched(Stage.CODA, start_s, prefill_rows=state.shape[0])
-        return result
+        if chunk.readout is not None:
+            chunk.state = self.model.readout(chunk.state, chunk.readout)
+        if not self.model.dims.coda_layers:
+            return False
+        ctx = self._prefill_context(Stage.CODA, chunk.segments, 1)
+        chunk.state = self.model.coda(chunk.state, ctx)
+        self._launched(Stage.CODA, start_s, prefill_rows=chunk.ids.size)
+        return True
 
-    def first_tokens(
-        self, residents: IntArray, hidden: Tensor, coda_has_run: bool
-    ) -> tuple[IntArray, FloatArray]:
-        """Choose first tokens from the hidden rows of the prompts' last positions."""
+    def first_tokens(self, residents: IntArray, hidden: Tensor) -> tuple[IntArray, FloatArray]:
+        """Choose first tokens from the rows of the prompts' last positions.
+
+        Where the coda has layers, they have run over the prompts already.
+        """
         start_s = self._start()
-        if not coda_has_run:
+        if not self.model.dims.coda_layers:
             ones = np.ones_like(residents)
             hidden = self.model.coda(
                 hidden, LaunchContext(ones, ones, self.device, None, NO_ROWS, None)
@@ -169,7 +239,20 @@ class Runner:
 
     # What launches share.
 
-    def _tensor(self, array: np.ndarray) -> Tensor:
+    def empty_readout(self, rows: int) -> Tensor:
+        """``[rows, M]`` zeros: what a readout has gathered before loop 1."""
+        values = self.model.dims.readout_values
+        return torch.zeros((rows, values), dtype=self.residents.signal_dtype, device=self.device)
+
+    def _initial(self, residents: IntArray, positions: IntArray, state: Tensor) -> Tensor:
+        """The state before loop 1: the prelude's, or drawn anew for each token."""
+        if not self.random_state:
+            return state
+        keys = state_keys(self.residents.stream[residents], positions)
+        return self.model.random_state(self.tensor(keys)).to(self.dtype)
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """A host array on the device."""
         return torch.from_numpy(array).to(self.device)
 
     def _decode_context(self, stage: Stage, residents: IntArray, loops: IntArray) -> LaunchContext:
@@ -194,27 +277,37 @@ class Runner:
         plan = SdpaPlan(cache, NO_ROWS, NO_ROWS, NO_ROWS, reading, self.dtype)
         return LaunchContext(positions, loops, self.device, cache, rows, plan)
 
-    def _tests(self, residents: IntArray, needs: Needs, evidence: Tensor) -> BoolArray:
-        """Signals and tests of the rules of one kind; False for rows under another kind of rule."""
+    def _tests(self, residents: IntArray, seen: dict[Needs, Evidence]) -> BoolArray:
+        """Signals and tests of the rules whose evidence this launch has; False for other rows."""
         res = self.residents
         met = np.zeros(residents.size, np.bool_)
-        if needs is Needs.LOGITS and not res.any_reads_out:
+        if Needs.LOGITS in seen and not res.any_reads_out:
             return met
-        for rule, mask in res.uses(residents):
-            if rule.needs is not needs:
+        for index, mask in res.uses(residents):
+            rule = RULE_LIST[index]
+            if rule.needs not in seen:
                 continue
-            who = residents if mask is None else residents[mask]
-            seen = evidence if mask is None else evidence[self._tensor(mask)]
-            where = self._tensor(who)
-            memory = res.memory.index_select(0, where)
-            if needs is Needs.GATE:
-                seen = self.model.exit_logit(seen)
-            signal = rule.signal(seen, memory[:, : rule.memory_values])
-            if rule.memory_values:
-                res.memory.index_copy_(0, where, memory)
+            evidence, where = seen[rule.needs], self.tensor(residents)
+            if mask is not None:
+                rows = self.tensor(np.flatnonzero(mask))
+                evidence = tuple(x.index_select(0, rows) for x in evidence)
+                where = where.index_select(0, rows)
+            if rule.needs is Needs.GATE:
+                evidence = (self.model.exit_logit(*evidence),)
+            signal = self._signal(index, evidence, where)
             tests = rule.met(signal.double(), res.threshold.index_select(0, where)).cpu().numpy()
             met[mask if mask is not None else slice(None)] = tests
         return met
+
+    def _signal(self, rule: int, evidence: Evidence, where: Tensor) -> Tensor:
+        """A rule's signal, with what it remembers of these residents brought up to date."""
+        held = self.residents.memories.get(rule)
+        if held is None:
+            return RULE_LIST[rule].signal(evidence, self.state.new_empty(0))
+        memory = held.index_select(0, where)
+        signal = RULE_LIST[rule].signal(evidence, memory)
+        held.index_copy_(0, where, memory)
+        return signal
 
     def _choose(self, residents: IntArray, logits: Tensor) -> tuple[IntArray, FloatArray]:
         """The next token of each resident and its raw logprob, on the host."""
@@ -222,11 +315,11 @@ class Runner:
         tokens = logits.argmax(-1)
         drawn = res.temperature[residents] > 0
         if np.count_nonzero(drawn):
-            rows = self._tensor(np.flatnonzero(drawn))
+            rows = self.tensor(np.flatnonzero(drawn))
             tokens[rows] = self._draw(residents[drawn], logits[rows])
         forced = res.forced[residents, res.outputs.count[residents]]
         if np.count_nonzero(forced != NOT_FORCED):
-            wanted = self._tensor(forced)
+            wanted = self.tensor(forced)
             tokens = torch.where(wanted == NOT_FORCED, tokens, wanted)
         logprobs = logprobs_of(logits, tokens)
         return tokens.cpu().numpy(), logprobs.double().cpu().numpy()
@@ -236,10 +329,10 @@ class Runner:
         numbers = uniform(res.stream[residents], res.outputs.count[residents])
         return draw(
             logits,
-            self._tensor(res.temperature[residents]),
-            self._tensor(res.top_k[residents]),
-            self._tensor(res.top_p[residents]),
-            self._tensor(numbers),
+            self.tensor(res.temperature[residents]),
+            self.tensor(res.top_k[residents]),
+            self.tensor(res.top_p[residents]),
+            self.tensor(numbers),
         )
 
     def _start(self) -> float:

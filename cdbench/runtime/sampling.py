@@ -27,13 +27,23 @@ def stream_key(request_id: str, seed: int) -> int:
 
 def uniform(keys: UintArray, positions: IntArray) -> FloatArray:
     """Uniform numbers in [0, 1), one per (key, position): SplitMix64 as a counter generator."""
+    numbers: FloatArray = (_mixed(keys, positions) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return numbers
+
+
+def _mixed(keys: UintArray, positions: IntArray) -> UintArray:
     with np.errstate(over="ignore"):
         x = keys + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x = x ^ (x >> np.uint64(31))
-    numbers: FloatArray = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return numbers
+        mixed: UintArray = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def state_keys(keys: UintArray, positions: IntArray) -> IntArray:
+    """One int64 key per (stream, position) for a random initial state, apart from the draws'."""
+    streams = keys ^ np.uint64(0xA5A5A5A5A5A5A5A5)
+    return _mixed(streams, positions).view(np.int64)
 
 
 def draw(
