@@ -20,8 +20,10 @@ from hypothesis.stateful import (
 from cdbench.errors import UsageError
 from cdbench.models.base import ModelDims
 from cdbench.runtime.core import IntArray, Stage
-from cdbench.runtime.kv_cache import GROWTH_STEP_POSITIONS, KVCache, RowPool, StageCache
+from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.kv_cache import slots_of_layout as slots_of
+from cdbench.runtime.row_pool import RowPool
+from cdbench.runtime.stage_cache import GROWTH_STEP_POSITIONS, StageCache
 from tests.staged import DIMS
 
 CORE_ONLY = dataclasses.replace(DIMS, prelude_layers=0, coda_layers=0)
@@ -100,7 +102,7 @@ def test_settling_points_unwritten_slots_at_the_deepest_row(slots: int, depths: 
     assert cache.pool.rows_in_use == before
     for resident, rows in enumerate(written):
         expected = [rows[min(slot, len(rows) - 1)] for slot in range(slots)]
-        assert cache.table[resident, :, 0].tolist() == expected
+        assert cache.table.host[resident, :, 0].tolist() == expected
 
 
 @given(depths=st.lists(st.integers(1, 5), min_size=1, max_size=6), slots=st.integers(1, 4))
@@ -112,8 +114,8 @@ def test_release_gives_back_every_row_and_clears_the_line(depths: list[int], slo
         cache.settle(ints(1), ints(position), ints(depth))
     cache.release(1)
     assert cache.pool.rows_in_use == len(set(kept))
-    assert not cache.table[1].any()
-    assert cache.table[0].any()
+    assert not cache.table.host[1].any()
+    assert cache.table.host[0].any()
 
 
 def test_a_released_row_is_handed_out_once() -> None:
@@ -144,11 +146,11 @@ def test_growing_the_table_keeps_its_lines() -> None:
     cache = stage_cache(slots=2)
     rows = run_token(cache, 1, 5, 2)
     cache.hold_positions(GROWTH_STEP_POSITIONS + 1)
-    assert cache.table.shape[-1] == 2 * GROWTH_STEP_POSITIONS
-    assert cache.table[1, :, 5].tolist() == rows
+    assert cache.table.host.shape[-1] == 2 * GROWTH_STEP_POSITIONS
+    assert cache.table.host[1, :, 5].tolist() == rows
     assert cache.lines(torch.tensor([1]), torch.tensor([1]), 6)[0].tolist() == [0] * 5 + rows[1:]
     cache.write_rows(ints(1), ints(GROWTH_STEP_POSITIONS), ints(1))
-    assert cache.device_table[1, 0, GROWTH_STEP_POSITIONS] > 0, "the device's table fell behind"
+    assert cache.table.on_device[1, 0, GROWTH_STEP_POSITIONS] > 0, "the device's table fell behind"
 
 
 def test_row_zero_stays_zero_and_unused_entries_read_it() -> None:
@@ -190,39 +192,93 @@ def test_a_position_costs_the_core_slots_and_one_row_per_boundary_stage(
     }
 
 
-def test_the_budget_bounds_what_is_reserved() -> None:
-    cache = kv_cache(budget=10 * kv_cache().position_bytes + 7)
-    assert cache.capacity_positions == 10
-    assert cache.could_ever_hold(10)
-    assert not cache.could_ever_hold(11)
-    cache.reserve(0, 6)
-    assert cache.can_hold(4)
-    assert not cache.can_hold(5)
+@given(positions=st.integers(1, 40), layout=st.sampled_from(["per-loop", "first-shared", "shared"]))
+def test_pools_keep_to_the_budget_and_the_least_one_holds_its_positions(
+    positions: int, layout: str
+) -> None:
+    shape = kv_cache(layout).shape
+    budget = shape.budget_for(positions)
+    cache = kv_cache(layout, budget)
+    assert cache.could_ever_hold(positions)
+    held = sum(c.pool.rows * c.pool.row_bytes for c in cache.stages.values())
+    assert held <= budget
+    # Little less no longer does, and the split leaves little over.
+    assert shape.holds(budget - 3 * shape.position_bytes) < positions
+    assert budget - held < 2 * shape.position_bytes
+
+
+def test_a_model_without_boundary_layers_spends_the_whole_budget_on_its_core() -> None:
+    cache = KVCache(CORE_ONLY, "per-loop", 4, RESIDENTS, None, torch.float64, CPU)
+    unit = cache.position_bytes
+    assert cache.shape.pool_rows(10 * unit + unit // 2) == {Stage.CORE: 42}
+    assert cache.shape.budget_for(7) == 7 * unit
+
+
+def prompt_of(length: int, start: int = 1) -> IntArray:
+    return np.arange(start, start + length)
+
+
+def test_a_prompts_rows_are_taken_as_it_is_opened() -> None:
+    cache = kv_cache(budget=kv_cache().shape.budget_for(20))
+    free = cache.free_rows
+    assert cache.open_prompt(0, prompt_of(6), 9, None) == 0
+    taken = {stage: free[stage] - rows for stage, rows in cache.free_rows.items()}
+    assert taken == cache.prompt_rows(6, 9, cached=0)
+    assert taken == {Stage.PRELUDE: 7, Stage.CORE: 24, Stage.CODA: 6}
     cache.release(0)
-    assert cache.can_hold(10)
-    assert cache.stages[Stage.CORE].pool.rows == 40
+    assert cache.free_rows == free
 
 
 def test_without_a_budget_the_pool_grows_to_fit() -> None:
     cache = kv_cache()
-    cache.reserve(0, 5)
-    cache.reserve(1, 200)
+    cache.open_prompt(0, prompt_of(2), 5, None)
+    cache.open_prompt(1, prompt_of(3), 200, None)
     assert cache.capacity_positions >= 205
     assert cache.stages[Stage.CORE].pool.rows >= 205 * cache.slots
-    assert cache.stages[Stage.CODA].table.shape[-1] >= 200
+    assert cache.stages[Stage.CODA].table.host.shape[-1] >= 200
 
 
 def test_peak_bytes_remember_the_most_rows_in_use() -> None:
     cache = kv_cache("shared")
-    cache.reserve(0, 8)
-    core = cache.stages[Stage.CORE]
-    for position in range(3):
-        run_token(core, 0, position, 4)
+    cache.open_prompt(0, prompt_of(3), 3, None)
+    most = 3 * cache.position_bytes
     cache.release(0)
     assert cache.rows_in_use == 0
-    assert cache.peak_bytes == 3 * core.pool.row_bytes
+    assert cache.peak_bytes == most
     cache.reset_peak()
     assert cache.peak_bytes == 0
+
+
+@pytest.mark.parametrize("layout", ["per-loop", "first-shared", "shared"])
+def test_saved_rows_come_back_bit_for_bit_in_other_rows(layout: str) -> None:
+    cache = kv_cache(layout, budget=kv_cache(layout).shape.budget_for(40))
+    cache.open_prompt(0, prompt_of(4), 9, None)
+    core = cache.stages[Stage.CORE]
+    run_token(core, 0, 4, 2)
+    core.settle(ints(0), ints(4), ints(2))
+    run_token(core, 0, 5, 3)
+    for stage in cache.stages.values():
+        for layer in stage.pool.layers:
+            layer[1:].normal_()
+
+    def seen(resident: int) -> list[torch.Tensor]:
+        return [
+            layer[stage.table.on_device[resident, :, :6].long()]
+            for stage in cache.stages.values()
+            for layer in stage.pool.layers
+        ]
+
+    before = seen(0)
+    saved = cache.save(0)
+    assert cache.rows_in_use == 0
+    cache.open_prompt(1, prompt_of(7), 9, None)
+    cache.restore(2, saved)
+    assert all(torch.equal(a, b) for a, b in zip(seen(2), before, strict=True))
+    shared_rows = core.table.host[2, :, 4]
+    assert len(set(shared_rows.tolist())) == min(2, cache.slots), "settled slots stay one row"
+    cache.release(1)
+    cache.release(2)
+    assert cache.rows_in_use == 0
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -232,8 +288,8 @@ class CacheMachine(RuleBasedStateMachine):
     def start(self, slots: int, mirrored: bool) -> None:
         self.cache = stage_cache(slots, rows=1)
         # As on an accelerator, where the device has a table of its own.
-        self.cache.mirrored = mirrored
-        self.cache.mirror()
+        self.cache.table.mirrored = mirrored
+        self.cache.table.mirror()
         self.loop = [0] * RESIDENTS
         self.positions = [0] * RESIDENTS
 
@@ -262,14 +318,14 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def rows_belong_to_one_token_each(self) -> None:
         owners: dict[int, tuple[int, int]] = {}
-        for resident, _, position in np.argwhere(self.cache.table):
-            for row in set(self.cache.table[resident, :, position].tolist()) - {0}:
+        for resident, _, position in np.argwhere(self.cache.table.host):
+            for row in set(self.cache.table.host[resident, :, position].tolist()) - {0}:
                 assert owners.setdefault(row, (resident, position)) == (resident, position)
         assert len(owners) == self.cache.pool.rows_in_use
 
     @invariant()
     def the_devices_table_follows_the_hosts(self) -> None:
-        assert (self.cache.device_table.numpy() == self.cache.table).all()
+        assert (self.cache.table.on_device.numpy() == self.cache.table.host).all()
 
     @rule(positions=st.integers(1, 3 * GROWTH_STEP_POSITIONS))
     def lengthen(self, positions: int) -> None:
@@ -278,7 +334,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def settled_tokens_can_be_read_in_every_slot(self) -> None:
         for resident, length in enumerate(self.positions):
-            assert (self.cache.table[resident, :, :length] > 0).all()
+            assert (self.cache.table.host[resident, :, :length] > 0).all()
 
 
 CacheMachine.TestCase.settings = settings(

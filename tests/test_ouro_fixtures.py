@@ -14,7 +14,7 @@ from torch import Tensor
 from cdbench.models.sequence import SequenceContext, loop_states
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
 from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.kv_cache import StageCache
+from cdbench.runtime.stage_cache import StageCache
 from tests.tiny import FIXTURE, StepClock, fixture_model
 
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text())

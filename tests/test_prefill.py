@@ -41,7 +41,7 @@ def keys_and_values(engine: Engine, resident: int, length: int) -> dict[str, Ten
     """What attention would read of a resident's prompt: ``[slot, position, layer, …]`` by stage."""
     read = {}
     for stage, cache in engine.cache.stages.items():
-        rows = cache.device_table[resident, :, :length].long()
+        rows = cache.table.on_device[resident, :, :length].long()
         assert (rows > 0).all()
         read[stage.value] = torch.stack([layer[rows] for layer in cache.pool.layers], dim=2)
     return read

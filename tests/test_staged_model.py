@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from cdbench.models.base import StagedModel
 from cdbench.models.sequence import loop_states
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, Stage
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine import Engine, EngineConfig
 from tests import tiny
 from tests.reference import ReferenceModel, assert_equals_alone
-from tests.staged import DIMS, staged
+from tests.staged import staged
 from tests.test_engine_properties import configs, requests, serve
 
 MODEL = staged()
@@ -53,11 +53,9 @@ def test_readouts_overwrite_one_coda_row_and_the_exit_readout_is_the_coda(
 
 def test_readouts_stay_within_the_smallest_budget() -> None:
     """A readout at every loop takes no second coda row, so the worst case reserved is enough."""
-    unit = DIMS.prelude_layers + 4 * DIMS.core_layers + DIMS.coda_layers
-    position_bytes = unit * 2 * DIMS.kv_heads * DIMS.head_dim * 8
     policy = ExitPolicy("confidence", 1.0)
     batch = [Request(str(i), [i + 1, 2], 8, policy) for i in range(3)]
-    config = EngineConfig(max_residents=3, kv_budget_bytes=9 * position_bytes)
+    config = EngineConfig(max_residents=3, kv_budget_bytes=Engine(MODEL).cache.shape.budget_for(9))
     results = serve(MODEL, config, batch)
     assert all(r.executed_depths == [4] * 8 for r in results.values())
 

@@ -40,10 +40,11 @@ from cdbench.runtime.core import (
     RequestResult,
 )
 from cdbench.runtime.kv_cache import KVCache
+from cdbench.runtime.memory import Memory
 from cdbench.runtime.modes import adapt, make_schedule, mode_loops
 from cdbench.runtime.prefill import FirstTokens, PrefillJob
 from cdbench.runtime.residents import Residents
-from cdbench.runtime.results import Detokenize, Ended, ended, first_stop, refused
+from cdbench.runtime.results import Detokenize, Ended, ended, first_stop, refused, withdrawn
 from cdbench.runtime.runner import Runner, signal_dtype
 from cdbench.runtime.schedules.base import Launch, Verdict, Work
 
@@ -54,7 +55,9 @@ class EngineConfig:
 
     ``width`` defaults to ``max_residents``; ``min_free_residents`` to width / 8, rounded up;
     ``max_loops`` to the mode's or the model's. Without ``kv_budget_bytes`` the pool grows as
-    needed. ``first_token`` is full or select, ``state_init`` zero or random.
+    needed; with one, ``kv_host_bytes`` limits what may be moved to host memory under pressure
+    (None: no limit). ``prefix_cache`` reuses the KV of equal prompt prefixes. ``first_token`` is
+    full or select, ``state_init`` zero or random.
     """
 
     mode: str = "cdb"
@@ -62,6 +65,8 @@ class EngineConfig:
     width: int | None = None
     kv_layout: str = "per-loop"
     kv_budget_bytes: int | None = None
+    kv_host_bytes: int | None = None
+    prefix_cache: bool = False
     max_loops: int | None = None
     prefill_tokens: int = 2048
     coda_min_rows: int = 1
@@ -84,11 +89,7 @@ class Engine:
     ) -> None:
         self.config = config = config or EngineConfig()
         _check_config(config)
-        if config.state_init == "random" and not model.dims.has_random_state:
-            raise UsageError(
-                f"state_init 'random': a {model.dims.model_type} model starts from its prelude; "
-                "use zero"
-            )
+        _check_model(config, model)
         self.mode = parse_mode(config.mode)
         self.model = model
         self.max_loops = mode_loops(self.mode, config.max_loops or model.dims.max_loops)
@@ -111,6 +112,7 @@ class Engine:
             config.kv_budget_bytes,
             model.dtype,
             model.device,
+            prefix_cache=config.prefix_cache,
         )
         self.runner = Runner(
             model,
@@ -121,6 +123,9 @@ class Engine:
             random_state=config.state_init == "random",
         )
         self.schedule = make_schedule(self.mode, self.width, config.coda_min_rows)
+        self.memory = Memory(
+            self.cache, self.residents, self.runner, self.schedule, config.kv_host_bytes
+        )
         self._arrivals = Arrivals()
         self._job: PrefillJob | None = None
         self._done: deque[Ended] = deque()
@@ -156,6 +161,10 @@ class Engine:
         if request is not None:
             self._done.append(Ended(request, FinishReason.CANCELLED, self.clock.now()))
             return True
+        away = self.memory.withdraw(request_id)
+        if away is not None:
+            self._done.append(withdrawn(away.resident, self.clock.now()))
+            return True
         resident = self.residents.find(request_id)
         if resident is not None and self._job is not None and resident in self._job.prompts:
             self._finish_prefill()
@@ -170,7 +179,8 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether every request submitted has finished."""
-        return not (self._arrivals.pending_count or self.residents.occupied_count)
+        held = self.residents.occupied_count + len(self.memory.preempted)
+        return not (self._arrivals.pending_count or held)
 
     # One tick.
 
@@ -178,37 +188,53 @@ class Engine:
     def tick(self) -> bool:
         """Make one scheduling decision and carry it out. False when there is nothing left to do."""
         self._arrivals.arrive(self.clock.now())
+        if self.memory.preempted:
+            self.memory.restore()
         launch = self.schedule.next_launch(prefill_offered=self._offers_prefill())
         if launch is None:
             next_s = self._arrivals.next_s
             if next_s is not None:
                 self.clock.wait_until(next_s)
             return next_s is not None
-        self.runner.runnable = self.residents.occupied_count + len(self._arrivals.waiting)
+        self.runner.runnable = (
+            self.residents.occupied_count + len(self.memory.preempted) + len(self._arrivals.waiting)
+        )
         if launch.work is Work.PREFILL:
             self._prefill()
-        elif launch.work is Work.CORE:
+            return True
+        launch = self.memory.make_room(launch, self._preparing, self._finish_prefill)
+        if not launch.residents.size:
+            return True
+        if launch.work is Work.CORE:
             self._core(launch)
         else:
             self._coda(launch)
         return True
+
+    def _preparing(self) -> set[int]:
+        """The residents whose prompts are running."""
+        return set(self._job.prompts) if self._job is not None else set()
 
     def _offers_prefill(self) -> bool:
         """A job under way, or enough free residents for waiting requests to be worth a launch."""
         if self._job is not None:
             return True
         free, waiting = self.residents.free_count, self._arrivals.waiting
-        if not waiting or not free or not self.cache.can_hold(waiting[0].positions):
+        if not waiting or not free:
             return False
         enough = min(self.min_free, len(waiting))
-        return free >= enough or self.residents.occupied_count == 0
+        if free < enough and self.residents.occupied_count:
+            return False
+        return self.memory.can_admit(waiting[0])
 
     def _prefill(self) -> None:
         if self._job is None:
             self._job = self._admit()
-        first = self._job.step()
+        job, first = self._job, self._job.step()
         if first is not None:
             self._job = None
+            for r, ids in job.prompts.items():
+                self.cache.close_prompt(r, ids, self.residents.request(r).positions)
             self._take_first_tokens(first)
 
     def _finish_prefill(self) -> None:
@@ -218,18 +244,17 @@ class Engine:
     def _admit(self) -> PrefillJob:
         """Make waiting requests resident, in order, while room and the prefill budget last."""
         prompts: dict[int, IntArray] = {}
+        starts: dict[int, int] = {}
         room = self.config.prefill_tokens
         now, waiting = self.clock.now(), self._arrivals.waiting
         while waiting and self.residents.free_count:
             request = waiting[0]
-            fits = self.cache.can_hold(request.positions)
-            if not fits or (prompts and len(request.prompt) > room):
+            if prompts and (len(request.prompt) > room or not self.memory.can_admit(request)):
                 break
             waiting.popleft()
-            resident = self.residents.admit(request, now)
-            self.cache.reserve(resident, request.positions)
-            prompts[resident] = np.asarray(request.prompt, dtype=np.int64)
-            room -= len(request.prompt)
+            resident, ids, cached = self.memory.admit(request, now)
+            prompts[resident], starts[resident] = ids, cached
+            room -= ids.size - cached
         self.residents.upload()
         return PrefillJob(
             self.runner,
@@ -237,6 +262,7 @@ class Engine:
             self.max_loops,
             self.config.prefill_tokens,
             select_first=self.config.first_token == "select",
+            starts=starts,
         )
 
     def _take_first_tokens(self, first: FirstTokens) -> None:
@@ -346,6 +372,20 @@ class Engine:
         return self.detokenize(out.tokens[r, : out.count[r]].tolist())
 
 
+def _check_model(config: EngineConfig, model: StagedModel) -> None:
+    if config.state_init != "random":
+        return
+    if not model.dims.has_random_state:
+        raise UsageError(
+            f"state_init 'random': a {model.dims.model_type} model starts from its prelude; "
+            "use zero"
+        )
+    if config.prefix_cache:
+        raise UsageError(
+            "kv.prefix_cache: with state_init random no two prompts have the same keys; use false"
+        )
+
+
 def _check_config(config: EngineConfig) -> None:
     sizes = {
         "max_residents": config.max_residents,
@@ -355,6 +395,7 @@ def _check_config(config: EngineConfig) -> None:
         "min_free_residents": config.min_free_residents,
         "max_loops": config.max_loops,
         "kv.budget_bytes": config.kv_budget_bytes,
+        "kv.host_bytes": config.kv_host_bytes,
     }
     for name, value in sizes.items():
         if value is not None and value < 1:

@@ -1,30 +1,26 @@
-"""The KV cache: rows of keys and values, and a table that says where each token's rows lie.
+"""The KV cache of one engine: a stage cache each for prelude, core and coda, under one budget.
 
-A *row* holds the K and V of one token in one slot, for all layers of a stage. A core layer keeps m
-slots per token and loop k writes slot min(k, m); prelude and coda layers keep one. The table
-``[resident, slot, position] → row`` is all that attention reads, so tokens at different loops mix
-in one launch under every layout. A token takes a row only when it first writes a slot; when it
-exits, its deeper slots point at its deepest row, so nothing is copied and an early exit saves
-memory.
-
-Row 0 is never written: it is what unused table entries point at, so that padding reads zeros and
-not another request's numbers.
+A prompt's rows are taken when it is admitted, a later token's when it first writes a slot. Under a
+budget the pools are fixed and rows can run out: what is done then is ``memory.py``'s business.
+Without one the pools grow to the residents' worst case, so that they never do.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from cdbench.errors import UsageError
 from cdbench.models.base import ModelDims
 from cdbench.runtime.core import IntArray, Stage
+from cdbench.runtime.prefix_cache import Prefix, PrefixCache, StageLines
+from cdbench.runtime.row_pool import row_bytes
+from cdbench.runtime.stage_cache import SavedRows, StageCache
 
-TableArray = npt.NDArray[np.int32]
-GROWTH_STEP_POSITIONS = 64
-NO_ROW = 0
+StageRows = dict[Stage, int]
+"""A number of rows for each stage that has layers."""
 
 
 def slots_of_layout(layout: str, max_loops: int) -> int:
@@ -43,165 +39,66 @@ def slots_of_layout(layout: str, max_loops: int) -> int:
     )
 
 
-class RowPool:
-    """The rows of one stage, on the model's device, with a free list on the host."""
+@dataclass(frozen=True)
+class CacheShape:
+    """Rows per token of each stage, and their sizes in bytes."""
 
-    def __init__(
-        self, layers: int, dims: ModelDims, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._row_shape = (2, dims.kv_heads, dims.head_dim)
-        self.row_bytes = layers * 2 * dims.kv_heads * dims.head_dim * dtype.itemsize
-        self.layers = [
-            torch.zeros((1, *self._row_shape), dtype=dtype, device=device) for _ in range(layers)
-        ]
-        self._free: IntArray = np.empty(0, dtype=np.int64)
-        self._free_count = 0
-        self.rows = 0
-        self.peak_rows_in_use = 0
+    slots: int
+    row_bytes: dict[Stage, int]
 
     @property
-    def rows_in_use(self) -> int:
-        return self.rows - self._free_count
+    def boundary_bytes(self) -> int:
+        """Bytes of a token's rows in prelude and coda."""
+        return sum(size for stage, size in self.row_bytes.items() if stage is not Stage.CORE)
 
-    def grow(self, rows: int) -> None:
-        """Hold at least ``rows`` rows; existing rows keep their contents and their numbers."""
-        if rows <= self.rows:
-            return
-        fresh = np.arange(rows, self.rows, -1)
-        free = np.empty(rows, dtype=np.int64)
-        # New rows go under the ones already free, so that the low, warm rows are handed out first.
-        free[: fresh.size] = fresh
-        free[fresh.size : fresh.size + self._free_count] = self._free[: self._free_count]
-        self._free, self._free_count = free, self._free_count + fresh.size
-        for i, layer in enumerate(self.layers):
-            larger = layer.new_zeros((rows + 1, *self._row_shape))
-            larger[: layer.shape[0]] = layer
-            self.layers[i] = larger
-        self.rows = rows
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of a token at full depth."""
+        return self.boundary_bytes + self.slots * self.row_bytes[Stage.CORE]
 
-    def take(self, count: int) -> IntArray:
-        """``count`` free rows. The admission rule guarantees that they exist."""
-        assert count <= self._free_count, "a launch needs more KV rows than were reserved"
-        self._free_count -= count
-        self.peak_rows_in_use = max(self.peak_rows_in_use, self.rows_in_use)
-        return self._free[self._free_count : self._free_count + count].copy()
+    def pool_rows(self, budget_bytes: int) -> StageRows:
+        """How a budget is split into pools.
 
-    def give_back(self, rows: IntArray) -> None:
-        self._free[self._free_count : self._free_count + rows.size] = rows
-        self._free_count += rows.size
-
-
-class StageCache:
-    """One stage's rows and its table; the host's table is the truth, the device's follows it."""
-
-    def __init__(
-        self,
-        layers: int,
-        slots: int,
-        residents: int,
-        dims: ModelDims,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.pool = RowPool(layers, dims, dtype, device)
-        self.slots = slots
-        self.device = device
-        self.table: TableArray = np.zeros((residents, slots, GROWTH_STEP_POSITIONS), dtype=np.int32)
-        self._scratch: Tensor | None = None
-        # On the CPU both tables are the same memory.
-        self.mirrored = device.type != "cpu"
-        self.mirror()
-
-    def mirror(self) -> None:
-        """Make the device's table anew from the host's."""
-        host = torch.from_numpy(self.table)
-        self.device_table = host.to(self.device, copy=True) if self.mirrored else host
-
-    def hold_positions(self, positions: int) -> None:
-        """Make the table long enough for requests of ``positions`` tokens."""
-        have = self.table.shape[-1]
-        if positions > have:
-            steps = -(-positions // GROWTH_STEP_POSITIONS)
-            longer = np.zeros((*self.table.shape[:2], steps * GROWTH_STEP_POSITIONS), np.int32)
-            longer[..., :have] = self.table
-            self.table = longer
-            self.mirror()
-
-    def lines(self, residents_T: Tensor, slots_T: Tensor, context: int) -> Tensor:
-        """Table lines ``[T, context]`` int32 on the device: the rows each query reads."""
-        return self.device_table[:, :, :context][residents_T, slots_T]
-
-    def gather(self, layer: int, rows_N: Tensor) -> Tensor:
-        """Rows ``[N, 2, G, E]`` of one layer, in a buffer that the next call overwrites.
-
-        Fresh memory for every launch would cost more in page faults than the copy itself.
+        Tokens that exit early leave core rows unused, so the boundary pools are made for tokens
+        that use half of their slots. A model without boundary layers has one pool.
         """
-        pool = self.pool.layers[layer]
-        count = rows_N.shape[0]
-        if self._scratch is None or self._scratch.shape[0] < count:
-            self._scratch = pool.new_empty((count, *pool.shape[1:]))
-        return torch.index_select(pool, 0, rows_N, out=self._scratch[:count])
-
-    def store(self, layer: int, rows_T: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> None:
-        """Write one layer's keys and values of a launch into their rows."""
-        pool = self.pool.layers[layer]
-        pool[:, 0].index_copy_(0, rows_T, k_TGE)
-        pool[:, 1].index_copy_(0, rows_T, v_TGE)
-
-    def write_rows(self, residents: IntArray, positions: IntArray, loops: IntArray) -> IntArray:
-        """The rows that tokens at these loops write, allotting those their slot lacks. ``[T]``."""
-        entries = self._first_entries(residents, positions)
-        entries += (np.minimum(loops, self.slots) - 1) * self.table.shape[2]
-        rows: IntArray = self.table.reshape(-1)[entries].astype(np.int64)
-        # A later loop overwrites slot m, and a later readout its token's row in the coda.
-        new = rows == NO_ROW
-        count = int(np.count_nonzero(new))
-        if count:
-            rows[new] = self.pool.take(count)
-            self._point(entries[new], rows[new])
+        half = -(-self.slots // 2)
+        core = self.row_bytes[Stage.CORE]
+        positions = budget_bytes // (self.boundary_bytes + half * core)
+        rows = dict.fromkeys(self.row_bytes, positions)
+        rows[Stage.CORE] = (budget_bytes - positions * self.boundary_bytes) // core
         return rows
 
-    def settle(self, residents: IntArray, positions: IntArray, depths: IntArray) -> None:
-        """Point the slots a token never wrote at its deepest row, once it has exited."""
-        short = depths < self.slots
-        if not np.count_nonzero(short):
-            return
-        first = self._first_entries(residents[short], positions[short])[:, None]
-        slots = np.arange(self.slots)
-        deepest = first + np.minimum(slots, depths[short][:, None] - 1) * self.table.shape[2]
-        self._point(first + slots * self.table.shape[2], self.table.reshape(-1)[deepest])
 
-    def release(self, resident: int) -> None:
-        """Free all rows of a resident and clear its line."""
-        table = self.table[resident]
-        own = table > 0
-        # A slot that was never written repeats the row of the slot before it.
-        own[1:] &= table[1:] != table[:-1]
-        self.pool.give_back(table[own].astype(np.int64))
-        self.table[resident] = 0
-        if self.mirrored:
-            self.device_table[resident] = 0
+    def holds(self, budget_bytes: int) -> int:
+        """Positions at full depth that fit a budget."""
+        rows = self.pool_rows(budget_bytes)
+        return min(n // (self.slots if s is Stage.CORE else 1) for s, n in rows.items())
 
-    def _first_entries(self, residents: IntArray, positions: IntArray) -> IntArray:
-        """Where slot 1 of each token stands in the flat table; flat look-ups cost a third."""
-        entries: IntArray = residents * (self.slots * self.table.shape[2]) + positions
-        return entries
+    def budget_for(self, positions: int) -> int:
+        """A budget, in bytes, that just holds so many positions at full depth."""
+        core = positions * self.slots * self.row_bytes[Stage.CORE]
+        budget = positions * self.position_bytes
+        while self.holds(budget) < positions:
+            # The boundary pools grow with the budget: what is short in the core is added.
+            short = core - self.pool_rows(budget)[Stage.CORE] * self.row_bytes[Stage.CORE]
+            budget += max(short, self.row_bytes[Stage.CORE])
+        return budget
 
-    def _point(self, entries: IntArray, rows: npt.NDArray[np.signedinteger]) -> None:
-        """Set entries of the flat table."""
-        self.table.reshape(-1)[entries] = rows
-        if self.mirrored:
-            where = torch.from_numpy(entries).to(self.device)
-            values = torch.from_numpy(rows.astype(np.int32)).to(self.device)
-            self.device_table.view(-1)[where] = values
+
+def cache_shape(dims: ModelDims, layout: str, max_loops: int, dtype: torch.dtype) -> CacheShape:
+    """What one token keeps, for a model under a layout."""
+    layers = {
+        Stage.PRELUDE: dims.prelude_layers,
+        Stage.CORE: dims.core_layers,
+        Stage.CODA: dims.coda_layers,
+    }
+    sizes = {stage: row_bytes(count, dims, dtype) for stage, count in layers.items() if count}
+    return CacheShape(slots_of_layout(layout, max_loops), sizes)
 
 
 class KVCache:
-    """The caches of the stages that have layers, under one budget counted in positions.
-
-    One position of one request needs, at worst, m core rows and one row in each boundary stage. A
-    request reserves its worst case when it is admitted, so no launch ever runs out.
-    """
+    """Rows of residents and of cached prefixes."""
 
     def __init__(
         self,
@@ -212,31 +109,50 @@ class KVCache:
         budget_bytes: int | None,
         dtype: torch.dtype,
         device: torch.device,
+        prefix_cache: bool = False,
     ) -> None:
-        self.slots = slots_of_layout(layout, max_loops)
-        sizes = {
+        self.max_loops = max_loops
+        self.shape = cache_shape(dims, layout, max_loops, dtype)
+        self.slots = self.shape.slots
+        layers = {
             Stage.PRELUDE: (dims.prelude_layers, 1),
             Stage.CORE: (dims.core_layers, self.slots),
             Stage.CODA: (dims.coda_layers, 1),
         }
         self.stages = {
-            stage: StageCache(layers, slots, residents, dims, dtype, device)
-            for stage, (layers, slots) in sizes.items()
-            if layers
+            stage: StageCache(count, slots, residents, dims, dtype, device)
+            for stage, (count, slots) in layers.items()
+            if count
         }
-        self.position_bytes = sum(c.pool.row_bytes * c.slots for c in self.stages.values())
         self.budget_bytes = budget_bytes
-        self.capacity_positions = 0
+        self.prefixes: PrefixCache | None = None
+        if prefix_cache:
+            self.prefixes = PrefixCache()
+            self.stages[Stage.CORE].keep_by_loop(max_loops)
         self._reserved = np.zeros(residents, dtype=np.int64)
+        self._borrowed = np.zeros(residents, dtype=np.int64)
+        """How many leading positions of each resident lie in rows that the prefix cache owns."""
+        self._own_again = np.zeros((residents, 2), dtype=np.int64)
+        """A span within them whose rows are the resident's own: another request cached them."""
+        self._pinned: dict[int, Prefix] = {}
+        self.prompt_tokens = self.prefix_tokens = 0
+        """Prompt tokens admitted, and how many of them were found in the prefix cache."""
         if budget_bytes is not None:
-            self._grow(budget_bytes // self.position_bytes)
+            for stage, rows in self.shape.pool_rows(budget_bytes).items():
+                self.stages[stage].pool.grow(rows)
 
     @property
-    def reserved_positions(self) -> int:
-        return int(self._reserved.sum())
+    def position_bytes(self) -> int:
+        return self.shape.position_bytes
+
+    @property
+    def capacity_positions(self) -> int:
+        """Positions at full depth that the pools hold."""
+        return min(cache.pool.rows // cache.slots for cache in self.stages.values())
 
     @property
     def rows_in_use(self) -> int:
+        """Rows of residents and of cached prefixes."""
         return sum(c.pool.rows_in_use for c in self.stages.values())
 
     @property
@@ -244,33 +160,161 @@ class KVCache:
         """Most bytes of rows in use at once, stage by stage."""
         return sum(c.pool.peak_rows_in_use * c.pool.row_bytes for c in self.stages.values())
 
-    def could_ever_hold(self, positions: int) -> bool:
-        return self.budget_bytes is None or positions <= self.capacity_positions
-
-    def can_hold(self, positions: int) -> bool:
-        """Whether another request of this many positions fits beside the residents."""
-        return self.budget_bytes is None or (
-            self.reserved_positions + positions <= self.capacity_positions
-        )
-
-    def reserve(self, resident: int, positions: int) -> None:
-        """Set room aside for a resident; without a budget the pool grows to fit."""
-        self._reserved[resident] = positions
-        if self.reserved_positions > self.capacity_positions:
-            self._grow(max(self.reserved_positions, 2 * self.capacity_positions))
-        for cache in self.stages.values():
-            cache.hold_positions(positions)
-
-    def release(self, resident: int) -> None:
-        for cache in self.stages.values():
-            cache.release(resident)
-        self._reserved[resident] = 0
+    @property
+    def free_rows(self) -> StageRows:
+        return {stage: cache.pool.free_count for stage, cache in self.stages.items()}
 
     def reset_peak(self) -> None:
         for cache in self.stages.values():
             cache.pool.peak_rows_in_use = cache.pool.rows_in_use
 
-    def _grow(self, positions: int) -> None:
-        self.capacity_positions = positions
+    # How many rows things need.
+
+    def could_ever_hold(self, positions: int) -> bool:
+        return self.budget_bytes is None or positions <= self.capacity_positions
+
+    def worst_rows(self, prompt: int, positions: int) -> StageRows:
+        """Most rows a request comes to hold: every token at full depth, its prompt cached."""
+        core = (self._prompt_lines(prompt, positions) - self.slots) * prompt
+        return {s: positions * c.slots + core * (s is Stage.CORE) for s, c in self.stages.items()}
+
+    def prompt_rows(self, prompt: int, positions: int, cached: int) -> StageRows:
+        """Rows taken when a prompt is admitted, ``cached`` of its tokens being there already.
+
+        Its first later token's row in the prelude is among them.
+        """
+        rows = dict.fromkeys(self.stages, prompt - cached)
+        rows[Stage.CORE] *= self._prompt_lines(prompt, positions)
+        if positions > prompt and Stage.PRELUDE in rows:
+            rows[Stage.PRELUDE] += 1
+        return rows
+
+    def _prompt_lines(self, prompt: int, positions: int) -> int:
+        """Core rows that each prompt token takes: R where it is to be cached, else m."""
+        if self.prefixes is None:
+            return self.slots
+        cached = self.max_loops * prompt + self.slots * (positions - prompt)
+        fits = self.budget_bytes is None or cached <= self.stages[Stage.CORE].pool.rows
+        return self.max_loops if fits else self.slots
+
+    # Requests.
+
+    def cached_prefix(self, ids: IntArray, positions: int) -> Prefix | None:
+        """The cached prefix that a prompt may use; its last token always runs."""
+        if self.prefixes is None or self._prompt_lines(ids.size, positions) < self.max_loops:
+            return None
+        found = self.prefixes.match(ids, ids.size - 1)
+        return found if found is not self.prefixes.root else None
+
+    def open_prompt(
+        self, resident: int, ids: IntArray, positions: int, prefix: Prefix | None
+    ) -> int:
+        """Take the rows of a prompt; how many of its tokens are cached already.
+
+        Without a budget the pools first grow to the request's worst case.
+        """
+        cached = prefix.length if prefix is not None else 0
+        self.prompt_tokens += ids.size
+        self.prefix_tokens += cached
+        self._reserve(resident, ids.size, positions)
+        found: StageLines = {}
+        if self.prefixes is not None and prefix is not None:
+            found = self.prefixes.lines(prefix)
+            self._pin(resident, prefix)
+        self._borrowed[resident] = cached
+        self._own_again[resident] = 0
+        for stage, cache in self.stages.items():
+            extra = stage is Stage.PRELUDE and positions > ids.size
+            table, lines = cache.table, cache.slots
+            if cache.by_loop is not None:
+                table, lines = cache.by_loop, self._prompt_lines(ids.size, positions)
+            if stage in found:
+                table.set_line(resident, found[stage])
+            own = cache.take_line(lines, ids.size - cached + extra)
+            if cache.by_loop is not None and lines < self.max_loops:
+                own = own[np.minimum(np.arange(self.max_loops), lines - 1)]
+            table.set_line(resident, own, start=cached)
+        return cached
+
+    def close_prompt(self, resident: int, ids: IntArray, positions: int) -> None:
+        """After its prefill: cache a prompt, and keep for the request what its layout keeps."""
+        if self.prefixes is None:
+            return
+        core = self.stages[Stage.CORE]
+        assert core.by_loop is not None
+        by_loop = core.by_loop.host[resident, :, : ids.size].copy()
+        last = np.arange(self.slots)
+        last[-1] = self.max_loops - 1
+        core.table.set_line(resident, by_loop[last])
+        core.by_loop.clear(resident)
+        if self._prompt_lines(ids.size, positions) < self.max_loops:
+            return
+        cached = int(self._borrowed[resident])
+        lines = {s: c.table.host[resident, :, : ids.size] for s, c in self.stages.items()}
+        node, known = self.prefixes.insert(ids, {**lines, Stage.CORE: by_loop})
+        self._pin(resident, node)
+        self._borrowed[resident] = ids.size
+        # Another request cached these positions first: this one keeps its own rows of them.
+        self._own_again[resident] = cached, known
+        spare = by_loop[self.slots - 1 : self.max_loops - 1, cached:known]
+        core.pool.give_back(spare.reshape(-1).astype(np.int64))
+
+    def release(self, resident: int) -> None:
+        """Free a resident's rows and let go of its prefix."""
+        borrowed = np.zeros(self._borrowed[resident], np.bool_)
+        borrowed[:] = True
+        borrowed[slice(*self._own_again[resident])] = False
         for cache in self.stages.values():
-            cache.pool.grow(positions * cache.slots)
+            cache.release(resident, borrowed)
+        self._borrowed[resident] = self._reserved[resident] = 0
+        pinned = self._pinned.pop(resident, None)
+        if pinned is not None:
+            pinned.pins -= 1
+
+    def save(self, resident: int) -> dict[Stage, SavedRows]:
+        """Copy a resident's rows to host memory and free them."""
+        saved = {stage: cache.save(resident) for stage, cache in self.stages.items()}
+        self.release(resident)
+        return saved
+
+    def restore(self, resident: int, saved: dict[Stage, SavedRows]) -> None:
+        """Give a resident the rows it had, bit for bit; those of a prefix are now its own."""
+        for stage, rows in saved.items():
+            self.stages[stage].restore(resident, rows)
+
+    # Cached prefixes.
+
+    def evict_prefix(self) -> bool:
+        """Give up the least recently used prefix that nobody reads; False where there is none."""
+        leaf = self.prefixes.evictable() if self.prefixes is not None else None
+        if self.prefixes is None or leaf is None:
+            return False
+        for stage, rows in self.prefixes.remove(leaf).items():
+            self.stages[stage].pool.give_back(rows.reshape(-1).astype(np.int64))
+        return True
+
+    def clear_prefixes(self) -> None:
+        """Empty the prefix cache of what nobody reads."""
+        while self.evict_prefix():
+            pass
+
+    def _pin(self, resident: int, prefix: Prefix) -> None:
+        prefix.pins += 1
+        before = self._pinned.pop(resident, None)
+        if before is not None:
+            before.pins -= 1
+        self._pinned[resident] = prefix
+
+    def _reserve(self, resident: int, prompt: int, positions: int) -> None:
+        for cache in self.stages.values():
+            cache.hold_positions(positions)
+        if self.budget_bytes is not None:
+            return
+        self._reserved[resident] = positions
+        wanted = int(self._reserved.sum())
+        cached = self.prefixes.positions if self.prefixes is not None else 0
+        for stage, cache in self.stages.items():
+            lines = self.max_loops if stage is Stage.CORE and self.prefixes else cache.slots
+            needed = (wanted + cached) * lines
+            if needed > cache.pool.rows:
+                cache.pool.grow(max(needed, 2 * cache.pool.rows))

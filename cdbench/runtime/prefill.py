@@ -111,7 +111,7 @@ def cut(spans: list[tuple[int, int, int]], chunk_tokens: int) -> list[list[Segme
                 chunks.append([])
                 room = chunk_tokens
             take = min(room, end - start)
-            chunks[-1].append(Segment(resident, 0, start, take))
+            chunks[-1].append(Segment(resident, start, take))
             start += take
             room -= take
     return chunks

@@ -22,13 +22,50 @@ from cdbench.runtime.exits import RULES, ExitRule, Needs
 from cdbench.runtime.sampling import stream_key
 
 NOT_FORCED = -1
+NO_STOP = -1
+LINES = {
+    "age": 0,
+    "admitted_s": 0,
+    "token": 0,
+    "position": 0,
+    "loop": 0,
+    "exit_at": 0,
+    "requested": 0,
+    "is_scripted": 0,
+    "rule": 0,
+    "reads_out": 0,
+    "lag": 0,
+    "min_loops": 0,
+    "limit": 0,
+    "_threshold": 0,
+    "_halt_at": 0,
+    "temperature": 0,
+    "top_k": 0,
+    "top_p": 0,
+    "stream": 0,
+    "has_stop_strings": 0,
+    "stop_ids": NO_STOP,
+    "forced": NOT_FORCED,
+    "scripted_depth": 0,
+}
+"""The arrays with a line per resident, and what pads a line of those that can widen."""
+OUTPUTS = ("tokens", "executed", "requested", "logprobs", "token_s")
 UNASKED = np.iinfo(np.int64).max
 """A depth no token reaches: the rule has not asked for an exit."""
-NO_STOP = -1
 RULE_LIST: list[ExitRule] = list(RULES.values())
 RULE_INDEX = {rule.name: i for i, rule in enumerate(RULE_LIST)}
 FULL_MASS = 1.0
 """Halting mass at which a readout is complete, but under rule ``act``, whose threshold it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedResident:
+    """A resident's lines, outputs and rule memory, kept while it is not resident."""
+
+    request: Request
+    lines: dict[str, Any]
+    outputs: dict[str, Any]
+    memory: Tensor | None
 
 
 @dataclass
@@ -91,6 +128,9 @@ class Residents:
         self.signal_dtype = signal_dtype
         self.requests: list[Request | None] = [None] * capacity
         self.admitted_s = np.zeros(capacity)
+        self.age = np.zeros(capacity, np.int64)
+        """Order of admission: the oldest has the smallest. Kept while a request is away."""
+        self._admissions = 0
         # The token in flight.
         self.token = np.zeros(capacity, np.int64)
         self.position = np.zeros(capacity, np.int64)
@@ -109,7 +149,7 @@ class Residents:
         self._halt_at = np.full(capacity, FULL_MASS)
         self.halt_at = torch.from_numpy(self._halt_at).to(device)
         self.memories: dict[int, Tensor] = {}
-        """By rule index, what that rule remembers of each resident; made when a rule first comes."""
+        """By rule index, what it remembers of each resident; made when a rule first comes."""
         self._memory_starts: dict[int, Tensor] = {}
         # Sampling and stopping.
         self.temperature = np.zeros(capacity)
@@ -132,6 +172,12 @@ class Residents:
         return len(self._free)
 
     @property
+    def occupied(self) -> IntArray:
+        """The numbers in use, in order."""
+        taken = [r for r, request in enumerate(self.requests) if request is not None]
+        return np.array(taken, dtype=np.int64)
+
+    @property
     def occupied_count(self) -> int:
         return self.capacity - len(self._free)
 
@@ -140,12 +186,47 @@ class Residents:
         r = heapq.heappop(self._free)
         self.requests[r] = request
         self.admitted_s[r] = now_s
+        self._admissions += 1
+        self.age[r] = self._admissions
         self.limit[r] = request.new_tokens
         self._hold_tokens(int(self.limit[r]))
         self._set_policy(r, request.exit)
         self._set_sampling(r, request)
         self._set_scripts(r, request)
         self.outputs.count[r] = 0
+        return r
+
+    def save(self, r: int) -> SavedResident:
+        """Copy a resident's lines and free its number."""
+        memory = self.memories.get(int(self.rule[r]))
+        count = int(self.outputs.count[r])
+        saved = SavedResident(
+            self.request(r),
+            {name: getattr(self, name)[r].copy() for name in LINES},
+            {name: getattr(self.outputs, name)[r, :count].copy() for name in OUTPUTS},
+            None if memory is None else memory[r].to("cpu", copy=True),
+        )
+        self.free(r)
+        return saved
+
+    def restore(self, saved: SavedResident) -> int:
+        """Make a saved request resident again, under whatever number is free."""
+        r = heapq.heappop(self._free)
+        self.requests[r] = saved.request
+        self._hold_tokens(int(saved.lines["limit"]))
+        for name, value in saved.lines.items():
+            array = getattr(self, name)
+            if array.ndim > 1:
+                array[r] = LINES[name]
+                array[r, : value.size] = value
+            else:
+                array[r] = value
+        for name, values in saved.outputs.items():
+            getattr(self.outputs, name)[r, : values.size] = values
+        self.outputs.count[r] = saved.outputs["tokens"].size
+        if saved.memory is not None:
+            self.memories[int(self.rule[r])][r] = saved.memory.to(self.device)
+        self.upload()
         return r
 
     def upload(self) -> None:
@@ -289,7 +370,7 @@ class Residents:
         self.forced = _widened(self.forced, width, NOT_FORCED)
         self.scripted_depth = _widened(self.scripted_depth, width, 0)
         out = self.outputs
-        for name in ("tokens", "executed", "requested", "logprobs", "token_s"):
+        for name in OUTPUTS:
             setattr(out, name, _widened(getattr(out, name), width, 0))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cdbench.runtime.core import FinishReason, FloatArray, IntArray, Request, RequestResult
 from cdbench.runtime.kv_cache import KVCache
-from cdbench.runtime.residents import Residents
+from cdbench.runtime.residents import Residents, SavedResident
 
 Detokenize = Callable[[list[int]], str]
 
@@ -93,6 +93,19 @@ def ended(
     )
 
 
+def withdrawn(saved: SavedResident, now_s: float) -> Ended:
+    """A request cancelled while it was preempted."""
+    out = saved.outputs
+    return Ended(
+        request=saved.request,
+        reason=FinishReason.CANCELLED,
+        finish_s=now_s,
+        admitted_s=float(saved.lines["admitted_s"]),
+        cancelled_loops=int(saved.lines["loop"]),
+        **out,
+    )
+
+
 def first_stop(text: str | None, strings: tuple[str, ...]) -> int | None:
     """Where the earliest of the stop strings begins in the text, if one is there."""
     found = [text.find(s) for s in strings if s in text] if text is not None else []
@@ -102,7 +115,7 @@ def first_stop(text: str | None, strings: tuple[str, ...]) -> int | None:
 def refused(request: Request, cache: KVCache, now_s: float) -> Ended:
     """A request that can never fit the KV budget; the others go on."""
     error = (
-        f"needs {request.positions * cache.position_bytes} bytes of KV cache, "
-        f"{cache.budget_bytes} are available; raise kv.budget_bytes or shorten the request"
+        f"needs {cache.shape.budget_for(request.positions)} bytes of KV cache, "
+        f"{cache.budget_bytes} are available; raise the KV budget or shorten the request"
     )
     return Ended(request, FinishReason.ERROR, now_s, error=error)

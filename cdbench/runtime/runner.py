@@ -26,9 +26,10 @@ from cdbench.runtime.core import (
     Stage,
 )
 from cdbench.runtime.exits import Evidence, Needs
-from cdbench.runtime.kv_cache import KVCache, StageCache
+from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.residents import FULL_MASS, NOT_FORCED, RULE_LIST, Residents
 from cdbench.runtime.sampling import draw, logprobs_of, state_keys, uniform
+from cdbench.runtime.stage_cache import StageCache
 
 NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
@@ -104,6 +105,19 @@ class Runner:
         self.readout: Tensor | None = None
         if model.dims.readout_values:
             self.readout = self.empty_readout(residents.capacity)
+
+    @property
+    def _carried(self) -> list[Tensor]:
+        """What residents carry from launch to launch, ``[residents, …]`` each."""
+        return [t for t in (self.state, self.injection, self.readout) if t is not None]
+
+    def save(self, resident: int) -> list[Tensor]:
+        """Copies, in host memory, of what a resident carries."""
+        return [carried[resident].to("cpu", copy=True) for carried in self._carried]
+
+    def restore(self, resident: int, saved: list[Tensor]) -> None:
+        for carried, line in zip(self._carried, saved, strict=True):
+            carried[resident] = line.to(self.device)
 
     # Decode launches: one row per resident.
 
@@ -271,10 +285,8 @@ class Runner:
         cache = self.cache.stages.get(stage)
         if cache is None:
             return LaunchContext(positions, loops, self.device, None, NO_ROWS, None)
-        rows = cache.write_rows(residents, positions, loops)
-        slot = min(loop, cache.slots) - 1
-        reading = [Segment(s.resident, slot, s.start, s.length) for s in segments]
-        plan = SdpaPlan(cache, NO_ROWS, NO_ROWS, NO_ROWS, reading, self.dtype)
+        rows = cache.prompt_rows(residents, positions, loop)
+        plan = SdpaPlan(cache, NO_ROWS, NO_ROWS, NO_ROWS, segments, self.dtype, loop)
         return LaunchContext(positions, loops, self.device, cache, rows, plan)
 
     def _tests(self, residents: IntArray, seen: dict[Needs, Evidence]) -> BoolArray:

@@ -16,15 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cdbench.runtime.core import IntArray
-from cdbench.runtime.kv_cache import StageCache
+from cdbench.runtime.stage_cache import StageCache
 
 
 @dataclass(frozen=True)
 class Segment:
-    """``length`` prompt tokens of one resident from position ``start``; ``slot`` counts from 0."""
+    """``length`` prompt tokens of one resident from position ``start``."""
 
     resident: int
-    slot: int
     start: int
     length: int
 
@@ -50,8 +49,10 @@ class SdpaPlan:
         positions: IntArray,
         segments: list[Segment],
         dtype: torch.dtype,
+        prompt_loop: int = 1,
     ) -> None:
         self.cache = cache
+        self.prompt_loop = prompt_loop
         self.decode_rows = residents.size
         if self.decode_rows:
             self._plan_decode(residents, slots, positions, dtype)
@@ -75,7 +76,7 @@ class SdpaPlan:
         if first.start == 0:
             return _Run(len(run), first.length, None, None)
         end = first.start + first.length
-        rows = self.cache.device_table[first.resident, first.slot, :end]
+        rows = self.cache.prompt_line(first.resident, self.prompt_loop, end)
         keys = torch.arange(end, device=self.cache.device)
         queries = torch.arange(first.start, end, device=self.cache.device)
         return _Run(1, first.length, rows, keys <= queries[:, None])

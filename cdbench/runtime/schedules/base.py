@@ -58,8 +58,11 @@ class Schedule(ABC):
     """A policy over tokens in flight; each resident has at most one."""
 
     @abstractmethod
-    def enter(self, residents: IntArray) -> None:
-        """Tokens whose prelude has run: ready for loop 1."""
+    def enter(self, residents: IntArray, place: np.int8 = Verdict.LOOP) -> None:
+        """Tokens whose prelude has run: ready for loop 1.
+
+        Tokens that left in the middle come back at the ``place`` that ``leave`` named.
+        """
 
     @abstractmethod
     def next_launch(self, prefill_offered: bool) -> Launch | None:
@@ -74,8 +77,11 @@ class Schedule(ABC):
         """What became of the residents of a core or coda launch, in its order."""
 
     @abstractmethod
-    def leave(self, residents: IntArray) -> None:
-        """Forget these residents wherever they wait: cancelled, or put aside by the engine."""
+    def leave(self, residents: IntArray) -> VerdictArray:
+        """Forget these residents wherever they wait: cancelled, or put aside by the engine.
+
+        Answers where each was: before its next loop (``LOOP``) or before a coda (``EXIT``).
+        """
 
     @property
     @abstractmethod
@@ -88,6 +94,11 @@ def joined(head: IntArray, tail: IntArray) -> IntArray:
     if not head.size or not tail.size:
         return head if head.size else tail
     return np.concatenate([head, tail])
+
+
+def places(residents: IntArray, before_coda: IntArray) -> VerdictArray:
+    """Where residents wait, for ``leave``: those in ``before_coda`` at ``EXIT``."""
+    return np.where(np.isin(residents, before_coda), Verdict.EXIT, Verdict.LOOP)
 
 
 def without(queue: IntArray, residents: IntArray) -> IntArray:

@@ -9,6 +9,8 @@ so there is no deadlock.
 
 from __future__ import annotations
 
+import numpy as np
+
 from cdbench.runtime.core import IntArray
 from cdbench.runtime.schedules.base import (
     NOBODY,
@@ -19,6 +21,7 @@ from cdbench.runtime.schedules.base import (
     VerdictArray,
     Work,
     joined,
+    places,
     without,
 )
 
@@ -32,8 +35,11 @@ class ContinuousDepth(Schedule):
         self._core = NOBODY
         self._coda = NOBODY
 
-    def enter(self, residents: IntArray) -> None:
-        self._core = joined(self._core, residents)
+    def enter(self, residents: IntArray, place: np.int8 = Verdict.LOOP) -> None:
+        if place == Verdict.LOOP:
+            self._core = joined(self._core, residents)
+        else:
+            self._coda = joined(self._coda, residents)
 
     def next_launch(self, prefill_offered: bool) -> Launch | None:
         if self._coda.size >= self.coda_min_rows:
@@ -56,8 +62,10 @@ class ContinuousDepth(Schedule):
             # Exited or to be read out; after a coda launch, what does not loop on is done.
             self._coda = joined(self._coda, launch.residents[~loops_on])
 
-    def leave(self, residents: IntArray) -> None:
+    def leave(self, residents: IntArray) -> VerdictArray:
+        left = places(residents, self._coda)
         self._core, self._coda = without(self._core, residents), without(self._coda, residents)
+        return left
 
     @property
     def in_flight(self) -> int:

@@ -8,6 +8,8 @@ and, with one loop, ``dense``.
 
 from __future__ import annotations
 
+import numpy as np
+
 from cdbench.runtime.core import IntArray
 from cdbench.runtime.schedules.base import (
     NOBODY,
@@ -18,6 +20,7 @@ from cdbench.runtime.schedules.base import (
     VerdictArray,
     Work,
     joined,
+    places,
     without,
 )
 
@@ -30,8 +33,12 @@ class Lockstep(Schedule):
         self._waiting = NOBODY
         self._batch = {v: NOBODY for v in (Verdict.LOOP, Verdict.READ_OUT, Verdict.EXIT)}
 
-    def enter(self, residents: IntArray) -> None:
-        self._waiting = joined(self._waiting, residents)
+    def enter(self, residents: IntArray, place: np.int8 = Verdict.LOOP) -> None:
+        if place == Verdict.LOOP:
+            # Also one that comes back in the middle of its loops: it starts with the next batch.
+            self._waiting = joined(self._waiting, residents)
+        else:
+            self._batch[Verdict.EXIT] = joined(self._batch[Verdict.EXIT], residents)
 
     def next_launch(self, prefill_offered: bool) -> Launch | None:
         # A readout decides who loops on, so it comes before the next loop; the exited wait for all.
@@ -54,9 +61,12 @@ class Lockstep(Schedule):
         for verdict, held in self._batch.items():
             self._batch[verdict] = joined(held, launch.residents[verdicts == verdict])
 
-    def leave(self, residents: IntArray) -> None:
+    def leave(self, residents: IntArray) -> VerdictArray:
+        batch = self._batch
+        left = places(residents, joined(batch[Verdict.READ_OUT], batch[Verdict.EXIT]))
         self._waiting = without(self._waiting, residents)
-        self._batch = {v: without(held, residents) for v, held in self._batch.items()}
+        self._batch = {v: without(held, residents) for v, held in batch.items()}
+        return left
 
     @property
     def in_flight(self) -> int:
