@@ -18,6 +18,7 @@ from cdbench.runtime.core import (
     Stage,
 )
 from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.exits import RULES, suits
 from tests import tiny
 from tests.reference import assert_equals_alone
 
@@ -25,42 +26,57 @@ LAYOUTS = ("per-loop", "first-shared", "shared", "slots:3")
 LOOPS = tiny.OURO_CONFIG["total_ut_steps"]
 VOCAB = tiny.OURO_CONFIG["vocab_size"]
 
-policies = st.one_of(
-    st.just(ExitPolicy()),
-    st.builds(
-        ExitPolicy,
-        rule=st.just("fixed"),
-        depth=st.integers(1, LOOPS),
-        min_loops=st.integers(1, LOOPS),
-        lag=st.integers(0, 1),
-    ),
-    st.builds(
-        ExitPolicy,
-        rule=st.just("cdf"),
-        threshold=st.sampled_from([0.0, 0.3, 0.6, 0.9]),
-        min_loops=st.integers(1, LOOPS),
-        lag=st.integers(0, 1),
-    ),
-    st.builds(
-        ExitPolicy,
-        rule=st.sampled_from(["confidence", "margin"]),
-        threshold=st.sampled_from([0.2, 0.5, 0.8]),
-        min_loops=st.integers(1, LOOPS),
-        lag=st.integers(0, 1),
-    ),
-)
+THRESHOLDS: dict[str, list[float]] = {
+    "cdf": [0.0, 0.3, 0.6, 0.9],
+    "act": [0.4, 0.7, 0.99],
+    "confidence": [0.2, 0.5, 0.8],
+    "margin": [0.2, 0.5, 0.8],
+    "latent-diff": [0.3, 0.6, 0.9],
+    "cosine": [0.05, 0.2, 0.5],
+    "entropy-diff": [0.1, 0.3, 0.8],
+    "kl": [0.05, 0.3, 1.0],
+    "minp-kl": [0.05, 0.3, 1.0],
+    "argmax-stability": [0, 1, 2],
+}
+
+
+def policies(model: StagedModel) -> st.SearchStrategy[ExitPolicy]:
+    """Every rule that a model can run, with floors and lags."""
+    loops = model.dims.max_loops
+    late = {"min_loops": st.integers(1, loops), "lag": st.integers(0, 1)}
+    rules = [name for name in THRESHOLDS if suits(RULES[name], model.dims)]
+    return st.one_of(
+        st.just(ExitPolicy()),
+        st.builds(ExitPolicy, rule=st.just("fixed"), depth=st.integers(1, loops), **late),
+        st.sampled_from(rules).flatmap(
+            lambda rule: st.builds(
+                ExitPolicy,
+                rule=st.just(rule),
+                threshold=st.sampled_from(THRESHOLDS[rule]),
+                **late,
+            )
+        ),
+    )
+
+
 token_ids = st.integers(0, VOCAB - 1)
 
 
+OURO_POLICIES = policies(tiny.ouro())
+prefixes = st.sampled_from([[], [], [3, 1, 4], [3, 1, 4, 1, 5], [3, 1, 2, 7]])
+
+
 @st.composite
-def requests(draw: st.DrawFn) -> list[Request]:
+def requests(
+    draw: st.DrawFn, policies: st.SearchStrategy[ExitPolicy] = OURO_POLICIES
+) -> list[Request]:
     batch = []
     for i in range(draw(st.integers(1, 9))):
         force = draw(st.none() | st.lists(token_ids, min_size=1, max_size=9))
         batch.append(
             Request(
                 id=str(i),
-                prompt=draw(st.lists(token_ids, min_size=1, max_size=9)),
+                prompt=draw(prefixes) + draw(st.lists(token_ids, min_size=1, max_size=9)),
                 max_new_tokens=draw(st.integers(1, 9)),
                 exit=draw(policies),
                 force=force,
@@ -87,12 +103,30 @@ def configs(draw: st.DrawFn, modes: tuple[str, ...] = ("cdb", "lockstep")) -> En
     )
 
 
+@st.composite
+def memory(
+    draw: st.DrawFn, model: StagedModel, config: EngineConfig, batch: list[Request]
+) -> EngineConfig:
+    """The same engine with a prefix cache or not, and a KV budget from the tightest up."""
+    config = dataclasses.replace(config, prefix_cache=draw(st.booleans()))
+    if not draw(st.booleans()):
+        return config
+    longest = max(request.positions for request in batch)
+    shape = Engine(model, config).cache.shape
+    budget = shape.budget_for(draw(st.integers(longest, 3 * longest)))
+    host = draw(st.none() | st.integers(1, budget))
+    return dataclasses.replace(config, kv_budget_bytes=budget, kv_host_bytes=host)
+
+
 def serve(
     model: StagedModel, config: EngineConfig, batch: list[Request], log: LaunchLog | None = None
 ) -> dict[str, RequestResult]:
     engine = Engine(model, config, clock=tiny.StepClock(), observer=log)
     results = {r.id: r for r in engine.run(batch)}
     assert engine.idle, "requests were left behind"
+    assert engine.memory.host_bytes_in_use == 0
+    assert engine.memory.counters.peak_host_bytes <= (config.kv_host_bytes or 2**62)
+    engine.cache.clear_prefixes()
     assert engine.schedule.in_flight == 0
     assert engine.cache.rows_in_use == 0, "KV rows leaked"
     assert results.keys() == {r.id for r in batch}
@@ -104,11 +138,7 @@ def serve(
 def test_any_schedule_equals_the_request_alone(
     tiny_ouro: StagedModel, batch: list[Request], config: EngineConfig, data: st.DataObject
 ) -> None:
-    needs = [len(r.prompt) + len(r.force or [0] * r.max_new_tokens) - 1 for r in batch]
-    if data.draw(st.booleans()):
-        unit = Engine(tiny_ouro, config).cache.position_bytes
-        positions = data.draw(st.integers(max(needs), 3 * max(needs)))
-        config = dataclasses.replace(config, kv_budget_bytes=unit * positions)
+    config = data.draw(memory(tiny_ouro, config, batch))
     results = serve(tiny_ouro, config, batch)
     for request in batch:
         assert_equals_alone(tiny_ouro, request, results[request.id], config.kv_layout)

@@ -57,7 +57,8 @@ class Selection:
             tokens[reading], logprobs[reading], met = self._read(reading, loop)
             last_read[reading] = loop
             self._record(rows, loop, met & undecided[reading])
-            undecided[reading[met]] = False
+            # A floor may have put off what a rule asked for.
+            undecided &= res.requested[self.residents] > loop
         self._restore_coda_rows(np.flatnonzero(last_read < self.max_loops))
         return tokens, logprobs, self._picked()
 
