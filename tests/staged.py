@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
 from cdbench.models.layers import Rotary, matrix_parameters
-from cdbench.models.llama import LlamaLayer
+from cdbench.models.llama import LayerShape, LlamaLayer
 
 DIMS = ModelDims(
     model_type="staged",
@@ -85,7 +85,7 @@ class Staged(StagedModel):
 
 
 def _layer() -> LlamaLayer:
-    return LlamaLayer(DIMS, intermediate=32, eps=1e-6, attention_bias=False, mlp_bias=False)
+    return LlamaLayer(DIMS, LayerShape(intermediate=32, eps=1e-6))
 
 
 def staged(dtype: torch.dtype = torch.float64, seed: int = 3) -> StagedModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cdbench import resources
+from cdbench.cli.main import main
 from cdbench.errors import UsageError
 from cdbench.models import loading
 from cdbench.models.base import StagedModel
@@ -177,6 +179,60 @@ def test_a_damaged_tensor_is_named(ouro: Path) -> None:
     load(ouro)
 
 
+FORMATS: dict[str, tuple[dict[str, Any], Callable[..., StagedModel], str, str]] = {
+    "ouro": (tiny.OURO_CONFIG, tiny.ouro, "total_ut_steps", "model.layers.1.mlp.up_proj.weight"),
+    "huginn": (
+        tiny.HUGINN_CONFIG,
+        tiny.huginn,
+        "mean_recurrence",
+        "transformer.core_block.1.attn.qk_bias",
+    ),
+    "universal": (tiny.UNIVERSAL_CONFIG, tiny.universal, "max_loops", "model.halting.weight"),
+    "looped-llama": (
+        tiny.LOOPED_LLAMA_CONFIG,
+        tiny.looped_llama,
+        "max_loops",
+        "model.coda.0.self_attn.o_proj.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_names_what_is_damaged(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, build, loops, tensor = FORMATS[name]
+    save_checkpoint(build(torch.float32), config, tmp_path, torch.float32)
+    good = load_file(tmp_path / "model.safetensors")[tensor]
+    load(tmp_path)
+
+    def says(part: str) -> None:
+        """One line that names the checkpoint and the part, and exit code 2 on the command line."""
+        said = refusal(tmp_path)
+        assert said.startswith(str(tmp_path))
+        assert part in said
+        ids = tmp_path / "ids.jsonl"
+        ids.write_text('{"prompt": [1]}\n')
+        code = main(["generate", str(tmp_path), "--ids-file", str(ids), "--device", "cpu"])
+        assert code == 2
+        assert capsys.readouterr() == ("", f"cdbench: {said}\n")
+
+    for bad, part in (
+        (None, f"tensor `{tensor}` is missing"),
+        (torch.full_like(good, torch.nan), f"`{tensor}` holds NaN or infinity"),
+        (good[..., 1:].contiguous(), f"`{tensor}` has shape "),
+    ):
+        edit_tensors(tmp_path, **{tensor: bad})
+        says(part)
+    edit_tensors(tmp_path, **{tensor: good, "model.extra.weight": good.clone()})
+    says("`model.extra.weight` has no place")
+    edit_tensors(tmp_path, **{"model.extra.weight": None})
+    edit_config(tmp_path, **{loops: None})
+    says(f"`{loops}` is missing")
+    edit_config(tmp_path, **{loops: 2, "model_type": "unheard_of"})
+    says("model_type 'unheard_of' is not supported")
+
+
 @pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
 def test_a_truncated_file_is_said(ouro: Path, kept: float) -> None:
     file = ouro / "model.safetensors"
@@ -191,6 +247,7 @@ def test_a_truncated_file_is_said(ouro: Path, kept: float) -> None:
     ("change", "part"),
     [
         ({"total_ut_steps": 0}, "`total_ut_steps` is 0"),
+        ({"total_ut_steps": None}, "`total_ut_steps` is missing"),
         ({"hidden_size": None}, "`hidden_size` is missing"),
         ({"num_hidden_layers": 2.5}, "`num_hidden_layers` is 2.5"),
         ({"hidden_act": "gelu"}, "`hidden_act` is 'gelu'"),

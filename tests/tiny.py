@@ -13,6 +13,7 @@ from cdbench.models.checkpoint import load_weights, read_config
 from cdbench.models.registry import build_model
 
 FIXTURE = Path(__file__).parent / "fixtures" / "ouro-nano"
+HUGINN_FIXTURE = Path(__file__).parent / "fixtures" / "huginn-nano"
 
 OURO_CONFIG: dict[str, Any] = {
     "model_type": "ouro",
@@ -31,6 +32,47 @@ OURO_CONFIG: dict[str, Any] = {
 LLAMA_CONFIG: dict[str, Any] = {
     **{k: v for k, v in OURO_CONFIG.items() if k != "total_ut_steps"},
     "model_type": "llama",
+}
+
+HUGINN_CONFIG: dict[str, Any] = {
+    "model_type": "huginn_raven",
+    "injection_type": "linear",
+    "norm_eps": 1e-6,
+    "n_embd": 16,
+    "n_heads": 4,
+    "block_size": 64,
+    "vocab_size": 23,
+    "padding_multiple": 1,
+    "intermediate_size": 32,
+    "mean_recurrence": 4,
+    "n_layers_in_prelude": 1,
+    "n_layers_in_recurrent_block": 2,
+    "n_layers_in_coda": 1,
+    "rope_base": 50000,
+    "tie_embeddings": True,
+    "qk_bias": True,
+}
+UNIVERSAL_CONFIG: dict[str, Any] = {
+    "model_type": "universal_transformer",
+    "vocab_size": 23,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "max_position_embeddings": 64,
+    "max_loops": 4,
+    "rms_norm_eps": 1e-6,
+    "act_epsilon": 0.01,
+}
+LOOPED_LLAMA_CONFIG: dict[str, Any] = {
+    **{k: v for k, v in LLAMA_CONFIG.items() if k != "num_hidden_layers"},
+    "model_type": "looped_llama",
+    "prelude_layers": 1,
+    "core_layers": 2,
+    "coda_layers": 1,
+    "max_loops": 4,
 }
 
 
@@ -52,11 +94,37 @@ def llama(dtype: torch.dtype = torch.float64, seed: int = 1, **changes: Any) -> 
     return randomised({**LLAMA_CONFIG, **changes}, seed, dtype)
 
 
+def huginn(dtype: torch.dtype = torch.float64, seed: int = 1, **changes: Any) -> StagedModel:
+    return randomised({**HUGINN_CONFIG, **changes}, seed, dtype)
+
+
+def universal(dtype: torch.dtype = torch.float64, seed: int = 1, **changes: Any) -> StagedModel:
+    """With a halting unit tempered so that at ``act`` 0.7 tokens halt at every depth."""
+    model = randomised({**UNIVERSAL_CONFIG, **changes}, seed, dtype)
+    model.get_parameter("halting.weight").mul_(0.25)
+    model.get_parameter("halting.bias").zero_()
+    return model
+
+
+def looped_llama(dtype: torch.dtype = torch.float64, seed: int = 1, **changes: Any) -> StagedModel:
+    return randomised({**LOOPED_LLAMA_CONFIG, **changes}, seed, dtype)
+
+
 @functools.cache
 def fixture_model(dtype: torch.dtype) -> StagedModel:
     """The official-format random Ouro checkpoint whose outputs are known."""
-    model = build_model(read_config(FIXTURE)).to(dtype)
-    load_weights(model, FIXTURE)
+    return _loaded(FIXTURE, dtype)
+
+
+@functools.cache
+def huginn_fixture(dtype: torch.dtype) -> StagedModel:
+    """The same for Huginn."""
+    return _loaded(HUGINN_FIXTURE, dtype)
+
+
+def _loaded(directory: Path, dtype: torch.dtype) -> StagedModel:
+    model = build_model(read_config(directory)).to(dtype)
+    load_weights(model, directory)
     return model.requires_grad_(False)
 
 

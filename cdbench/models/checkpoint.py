@@ -1,12 +1,16 @@
 """Reading and writing checkpoints in their official formats: ``config.json`` and safetensors.
 
-Nothing here runs code that came with a checkpoint. Every complaint names the file and the key.
+A checkpoint whose keys and tensors have other names than ours is read through a ``cdbench.json``
+beside it (``Translation``). Nothing here runs code that came with a checkpoint. Every complaint
+names the file and the key.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +21,65 @@ from torch import Tensor
 
 from cdbench.errors import UsageError
 from cdbench.models.base import ModelDims, StagedModel, WeightSlot
+from cdbench.models.layers import RopeScaling
+from cdbench.resources import nearest_hint
 
 CONFIG_NAME = "config.json"
+TRANSLATION_NAME = "cdbench.json"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
-REDUNDANT = ("lm_head.weight", ".rotary_emb.inv_freq")
+REDUNDANT = ("lm_head.weight", ".rotary_emb.inv_freq", "freqs_cis")
 """Tensors that a file may hold beside a model's own: a tied head, and what is computed here."""
+ROPE_TABLES = ("rope_parameters", "rope_scaling")
+"""The newer and the older key of the table that says how rotary frequencies are scaled."""
+ABSENT_WINDOW = 4096
+"""The window that ``transformers`` assumes where the key is not there (null is no window)."""
 
 
 class ConfigReader:
-    """Typed look-ups in a model configuration, refusing what this code would compute wrongly."""
+    """Typed look-ups in a model configuration, refusing what this code would compute wrongly.
 
-    def __init__(self, config: dict[str, Any], model_type: str) -> None:
+    ``prefix`` goes before keys in messages: a reader may be of a table within the file.
+    """
+
+    def __init__(self, config: dict[str, Any], model_type: str, prefix: str = "") -> None:
         self.config = config
         self.model_type = model_type
+        self.prefix = prefix
+
+    def whole_number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.bad(key, f"is {value!r}, expected a whole number of at least {least}")
+        return value
 
     def positive_int(self, key: str, default: int | None = None) -> int:
+        return self.whole_number(key, default, least=1)
+
+    def positive_float(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._bad(key, f"is {value!r}, expected a whole number of at least 1")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise self.bad(key, f"is {value!r}, expected a number above 0")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        """True or false; absent or null is false."""
+        value = self._value(key, False)
+        if not isinstance(value, bool):
+            raise self.bad(key, f"is {value!r}, expected true or false")
         return value
+
+    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
+        """One of ``allowed``; absent or null is the first."""
+        value = self._value(key, allowed[0])
+        if value not in allowed:
+            raise self.bad(key, f"is {value!r}; use one of {', '.join(allowed)}")
+        return str(value)
+
+    def require_choice(self, key: str, only: str) -> None:
+        value = self.config.get(key, only)
+        if value != only:
+            raise self.bad(key, f"is {value!r}; only {only!r} is implemented")
 
     def heads(self) -> tuple[int, int, int]:
         """Query heads, key/value heads and head size, checked against one another."""
@@ -44,84 +87,238 @@ class ConfigReader:
         kv_heads = self.positive_int("num_key_value_heads", heads)
         head_dim = self.positive_int("head_dim", self.positive_int("hidden_size") // heads or None)
         if heads % kv_heads:
-            raise self._bad("num_key_value_heads", f"is {kv_heads}; it must divide {heads} heads")
+            raise self.bad("num_key_value_heads", f"is {kv_heads}; it must divide {heads} heads")
         if head_dim % 2:
-            raise self._bad("head_dim", f"is {head_dim}; rotary positions need an even size")
+            raise self.bad("head_dim", f"is {head_dim}; rotary positions need an even size")
         return heads, kv_heads, head_dim
 
-    def decoder_dims(self, max_loops: int, has_exit_gate: bool = False) -> ModelDims:
-        """Sizes of a decoder whose layers are all core, under the key names of the Llama family."""
+    def decoder_dims(
+        self,
+        max_loops: int,
+        has_exit_gate: bool = False,
+        layers: tuple[int, int, int] | None = None,
+        has_injection: bool = False,
+    ) -> ModelDims:
+        """Sizes of a decoder under the key names of the Llama family.
+
+        ``layers`` are those of prelude, core and coda; without them all are core.
+        """
         heads, kv_heads, head_dim = self.heads()
+        prelude, core, coda = layers or (0, self.positive_int("num_hidden_layers"), 0)
         return ModelDims(
             model_type=self.model_type,
             hidden_size=self.positive_int("hidden_size"),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            prelude_layers=0,
-            core_layers=self.positive_int("num_hidden_layers"),
-            coda_layers=0,
+            prelude_layers=prelude,
+            core_layers=core,
+            coda_layers=coda,
             max_loops=max_loops,
             vocab_size=self.positive_int("vocab_size"),
             max_positions=self.positive_int("max_position_embeddings"),
             has_exit_gate=has_exit_gate,
+            has_injection=has_injection,
         )
 
-    def positive_float(self, key: str) -> float:
-        value = self._value(key, None)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise self._bad(key, f"is {value!r}, expected a number above 0")
-        return float(value)
+    def rope_theta(self, default: float | None = None) -> float:
+        """The rotary base, from the newer ``rope_parameters`` table or the old flat key."""
+        for key in ROPE_TABLES:
+            table = self._rope_table(key)
+            if table is not None and "rope_theta" in table.config:
+                return table.positive_float("rope_theta")
+        return self.positive_float("rope_theta", default)
 
-    def require_choice(self, key: str, only: str) -> None:
-        value = self.config.get(key, only)
-        if value != only:
-            raise self._bad(key, f"is {value!r}; only {only!r} is implemented")
-
-    def rope_theta(self) -> float:
-        """The rotary base, from the old flat key or the newer ``rope_parameters`` table."""
-        nested = self.config.get("rope_parameters") or {}
-        if "rope_theta" not in self.config and "rope_theta" in nested:
-            return ConfigReader(nested, self.model_type).positive_float("rope_theta")
-        return self.positive_float("rope_theta")
+    def rope_scaling(self) -> RopeScaling | None:
+        """How rotary frequencies are scaled, under the old or the newer key; None where plain."""
+        tables = [table for key in ROPE_TABLES if (table := self._rope_table(key)) is not None]
+        for reader in (self, *tables):
+            if reader.config.get("partial_rotary_factor") not in (None, 1):
+                raise reader.bad("partial_rotary_factor", "is set; only whole heads are rotated")
+        found = {self._scaling(table) for table in tables}
+        if len(found) > 1:
+            raise self.bad("rope_scaling", "contradicts `rope_parameters`; keep one of them")
+        return found.pop() if found else None
 
     def require_plain_rope(self) -> None:
-        for key in ("rope_scaling", "rope_parameters"):
-            table = self.config.get(key) or {}
-            kind = table.get("rope_type", table.get("type", "default"))
-            if kind != "default":
-                raise self._bad(key, f"asks for {kind!r} scaling; only plain rotary is implemented")
-        if self.config.get("use_sliding_window") or (
-            self.model_type == "mistral" and self.config.get("sliding_window")
-        ):
-            raise self._bad("sliding_window", "is set; only full attention is implemented")
+        scaling = self.rope_scaling()
+        if scaling is not None:
+            raise self.bad(
+                "rope_scaling",
+                f"asks for {scaling.kind!r} scaling; only plain rotary is implemented",
+            )
+        self.require_full_attention()
+
+    def require_full_attention(self) -> None:
+        """Raise UsageError where a sliding window would hide some position from another."""
+        sliding = set(self.config.get("layer_types") or ()) - {"full_attention"}
+        if sliding - {"sliding_attention"}:
+            raise self.bad("layer_types", f"has {sorted(sliding)}; only full attention works")
+        if not (sliding or self._window_is_on()):
+            return
+        absent = None if self.model_type == "looped_llama" else ABSENT_WINDOW
+        window = self.config.get("sliding_window", absent)
+        if window is not None and window < self.positive_int("max_position_embeddings"):
+            raise self.bad("sliding_window", f"is {window}; only full attention is implemented")
+
+    def _window_is_on(self) -> bool:
+        """Whether ``sliding_window`` counts: Mistral has no switch, elsewhere it may be off."""
+        if self.model_type == "mistral":
+            return True
+        unsaid = self.config.get("use_sliding_window") is None
+        return self.model_type == "looped_llama" if unsaid else self.flag("use_sliding_window")
+
+    def bad(self, key: str, why: str) -> UsageError:
+        """The error that a key's value is wrong."""
+        return UsageError(f"{CONFIG_NAME} ({self.model_type}): `{self.prefix}{key}` {why}")
+
+    def _rope_table(self, key: str) -> ConfigReader | None:
+        table = self.config.get(key)
+        if not table:
+            return None
+        if not isinstance(table, dict):
+            raise self.bad(key, f"is {table!r}, expected a table")
+        if any(isinstance(value, dict) for value in table.values()):
+            raise self.bad(key, "has a table per kind of layer; only one for all is implemented")
+        return ConfigReader(table, self.model_type, f"{key}.")
+
+    def _scaling(self, table: ConfigReader) -> RopeScaling | None:
+        kind = table.config.get("rope_type", table.config.get("type", "default"))
+        if kind == "default":
+            return None
+        if kind not in ("linear", "llama3"):
+            key = table.prefix.rstrip(".")
+            raise self.bad(key, f"asks for {kind!r} scaling; only linear and llama3 are known")
+        factor = table.positive_float("factor")
+        if kind == "linear":
+            return RopeScaling("linear", factor)
+        low = table.positive_float("low_freq_factor")
+        high = table.positive_float("high_freq_factor")
+        if high <= low:
+            raise table.bad("high_freq_factor", f"is {high}; it must be above {low}")
+        original = "original_max_position_embeddings"
+        trained = table.positive_int(original, self.positive_int("max_position_embeddings"))
+        return RopeScaling("llama3", factor, low, high, self.positive_int(original, trained))
 
     def _value(self, key: str, default: Any) -> Any:
         value = self.config.get(key)
         if value is None:
             value = default
         if value is None:
-            raise self._bad(key, "is missing")
+            raise self.bad(key, "is missing")
         return value
 
-    def _bad(self, key: str, why: str) -> UsageError:
-        return UsageError(f"{CONFIG_NAME} ({self.model_type}): `{key}` {why}")
+
+def core_layers_only(config: dict[str, Any], prelude: int, core: int, coda: int) -> dict[str, Any]:
+    """``with_layers`` of a family whose layers are all core, under the Llama family's key."""
+    if prelude or coda:
+        raise UsageError(
+            f"layers: '{prelude}-{core}-{coda}': {config.get('model_type')} has core layers only; "
+            f"write 0-{core}-0"
+        )
+    return {**config, "num_hidden_layers": core}
 
 
 def read_config(directory: Path) -> dict[str, Any]:
     """The parsed ``config.json`` of a checkpoint directory; UsageError names what is wrong."""
-    path = directory / CONFIG_NAME
+    config = read_json(directory / CONFIG_NAME)
+    if config is None:
+        raise UsageError(f"{directory}: no {CONFIG_NAME}; give the directory of a checkpoint")
+    return config
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, None where there is no file; UsageError for anything else."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(
-            f"{directory}: no {CONFIG_NAME}; give the directory of a checkpoint"
-        ) from None
+        return None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {error}; expected a JSON object") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"{path}: holds no JSON object; expected a model configuration")
-    return config
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: holds no JSON object; expected one")
+    return value
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A ``cdbench.json``: how to read a checkpoint that goes by other names.
+
+    ``family`` is the ``model_type`` that serves it. ``keys`` says for our configuration keys which
+    of theirs holds the value, or ``{"value": …}`` for what theirs does not say; keys of the same
+    name need no entry. ``tensors`` maps regular expressions to replacements, applied to each of
+    their tensor names one after the other; null leaves a tensor out.
+    """
+
+    path: Path
+    family: str
+    keys: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, str | None] = field(default_factory=dict)
+
+    def config(self, theirs: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+        """Their configuration under our keys, of which ``known`` are all that the family reads."""
+        ours = dict(theirs)
+        for key, source in self.keys.items():
+            if key not in known:
+                hint = nearest_hint(key, tuple(sorted(known)))
+                raise UsageError(f"{self.path}: {self.family} has no key {key!r}; {hint}")
+            if isinstance(source, dict) and source.keys() == {"value"}:
+                ours[key] = source["value"]
+            elif not isinstance(source, str):
+                raise UsageError(
+                    f"{self.path}: `keys.{key}` is {source!r}; "
+                    'expected the name of a key of theirs, or {"value": …}'
+                )
+            elif source not in theirs:
+                hint = nearest_hint(source, tuple(sorted(theirs)))
+                raise UsageError(
+                    f"{self.path}: `keys.{key}`: {CONFIG_NAME} has no key {source!r}; {hint}"
+                )
+            else:
+                ours[key] = theirs[source]
+        return {**ours, "model_type": self.family}
+
+    def tensor(self, name: str) -> str | None:
+        """Our name of a tensor of theirs; None where it is to be left out."""
+        for pattern, replacement in self.tensors.items():
+            if replacement is None:
+                if re.search(pattern, name):
+                    return None
+                continue
+            try:
+                name = re.sub(pattern, replacement, name)
+            except (re.error, IndexError) as error:  # a group that the pattern does not have
+                raise UsageError(
+                    f"{self.path}: `tensors`: {pattern!r} → {replacement!r}: {error}; correct it"
+                ) from None
+        return name
+
+
+def read_translation(directory: Path) -> Translation | None:
+    """The ``cdbench.json`` of a checkpoint; UsageError where it is malformed."""
+    path = directory / TRANSLATION_NAME
+    raw = read_json(path)
+    if raw is None:
+        return None
+    expected = {"family": str, "keys": dict, "tensors": dict}
+    for key, value in raw.items():
+        if key not in expected:
+            raise UsageError(f"{path}: unknown key {key!r}; {nearest_hint(key, tuple(expected))}")
+        if not isinstance(value, expected[key]):
+            what = "a name" if key == "family" else "an object"
+            raise UsageError(f"{path}: `{key}` is {value!r}; expected {what}")
+    if "family" not in raw:
+        raise UsageError(f"{path}: `family` is missing; name the model_type that serves this model")
+    for pattern, replacement in raw.get("tensors", {}).items():
+        if replacement is not None and not isinstance(replacement, str):
+            raise UsageError(
+                f"{path}: `tensors`: {pattern!r} → {replacement!r}; expected a name or null"
+            )
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(f"{path}: `tensors`: {pattern!r}: {error}; correct it") from None
+    return Translation(path, **raw)
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -141,35 +338,48 @@ def weight_files(directory: Path) -> list[Path]:
     return files
 
 
-def load_weights(model: StagedModel, directory: Path) -> None:
+def load_weights(
+    model: StagedModel, directory: Path, translation: Translation | None = None
+) -> None:
     """Copy a checkpoint into ``model`` in place, casting to its dtype and device.
 
     One tensor of the file is held at a time. Raises UsageError for an unreadable file, a tensor
-    that is missing, has no place in the model or the wrong shape, and for NaN, each named.
+    that is missing, twice there, has no place in the model or the wrong shape, and for NaN, each
+    named.
     """
     slots = model.weight_map()
     parameters = dict(model.named_parameters())
     seen: set[str] = set()
     for file in weight_files(directory):
-        for name, tensor in _tensors(file, set(slots)):
-            _copy_in(parameters, slots[name], tensor, f"{file}: `{name}`")
+        for name, what, tensor in _tensors(file, set(slots), translation):
+            if name in seen:
+                raise UsageError(f"{what} comes a second time; keep the one that is right")
+            _copy_in(parameters, slots[name], tensor, what)
             seen.add(name)
     missing = sorted(set(slots) - seen)
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UsageError(f"{directory}: tensor `{missing[0]}` is missing{more}; fetch it again")
+        remedy = "fetch it again" if translation is None else f"see {translation.path}"
+        raise UsageError(f"{directory}: tensor `{missing[0]}` is missing{more}; {remedy}")
 
 
-def _tensors(file: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(
+    file: Path, wanted: set[str], translation: Translation | None
+) -> Iterator[tuple[str, str, Tensor]]:
+    """Each wanted tensor of a file: our name for it, what to call it in an error, its values."""
     try:
         with safe_open(file, framework="pt") as handle:
-            for name in handle.keys():  # noqa: SIM118 (not a dict)
+            for theirs in handle.keys():  # noqa: SIM118 (not a dict)
+                name = theirs if translation is None else translation.tensor(theirs)
+                if name is None:
+                    continue
+                what = f"{file}: `{theirs}`" + ("" if name == theirs else f" (our `{name}`)")
                 if name in wanted:
-                    yield name, handle.get_tensor(name)
+                    yield name, what, handle.get_tensor(theirs)
                 elif not name.endswith(REDUNDANT):
                     # A bias dropped in silence would make another model of it.
                     raise UsageError(
-                        f"{file}: `{name}` has no place in this model; "
+                        f"{what} has no place in this model; "
                         f"it does not belong to this {CONFIG_NAME}"
                     )
     except (SafetensorError, OSError) as error:

@@ -6,6 +6,10 @@ so that a proof in float64 has no float32 island in it.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,13 +37,45 @@ class RMSNorm(nn.Module):
         return normed.to(x.dtype) * self.weight
 
 
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are lowered to reach further than a model was first trained for.
+
+    ``linear`` divides them all by ``factor``. ``llama3`` divides those that turn less than
+    ``low_freq_factor`` times within the original context, keeps those that turn more than
+    ``high_freq_factor`` times, and goes over smoothly in between.
+    """
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_positions: int = 8192
+
+    def apply(self, frequencies: Tensor) -> Tensor:
+        """Radians per position ``[E / 2]``, scaled."""
+        if self.kind == "linear":
+            return frequencies / self.factor
+        turns = self.original_positions * frequencies / (2 * math.pi)
+        span = self.high_freq_factor - self.low_freq_factor
+        kept = ((turns - self.low_freq_factor) / span).clamp(0.0, 1.0)
+        return kept * frequencies + (1.0 - kept) * frequencies / self.factor
+
+
 class Rotary:
     """Rotate-half (NeoX) position embedding, angles tabulated once per device and precision."""
 
-    def __init__(self, head_dim: int, theta: float, max_positions: int) -> None:
+    def __init__(
+        self,
+        head_dim: int,
+        theta: float,
+        max_positions: int,
+        scaling: RopeScaling | None = None,
+    ) -> None:
         self.head_dim = head_dim
         self.theta = theta
         self.max_positions = max_positions
+        self.scaling = scaling
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def at(self, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -53,7 +89,10 @@ class Rotary:
 
     def _build(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         exponents = torch.arange(0, self.head_dim, 2, dtype=dtype) / self.head_dim
-        angles = torch.outer(torch.arange(self.max_positions, dtype=dtype), self.theta**-exponents)
+        frequencies = self.theta**-exponents
+        if self.scaling is not None:
+            frequencies = self.scaling.apply(frequencies)
+        angles = torch.outer(torch.arange(self.max_positions, dtype=dtype), frequencies)
         angles = torch.cat([angles, angles], dim=-1)[:, None, :]
         # The sign of rotate-half lives in the sine table, so that applying it is roll and multiply.
         sign = torch.ones(self.head_dim, dtype=dtype)
@@ -69,22 +108,40 @@ def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with fused q, k, v rows (in that order) and optional biases."""
+    """Grouped-query attention with fused q, k, v rows (in that order) and optional biases.
+
+    With ``qk_norm_eps`` every query and key head is normed before its rotation.
+    """
 
     def __init__(
-        self, hidden: int, heads: int, kv_heads: int, head_dim: int, bias: bool = False
+        self,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        qkv_bias: bool = False,
+        out_bias: bool = False,
+        qk_norm_eps: float | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.qkv = nn.Linear(hidden, (heads + 2 * kv_heads) * head_dim, bias=bias)
-        self.out = nn.Linear(heads * head_dim, hidden, bias=bias)
+        self.qkv = nn.Linear(hidden, (heads + 2 * kv_heads) * head_dim, bias=qkv_bias)
+        self.out = nn.Linear(heads * head_dim, hidden, bias=out_bias)
+        self.q_norm, self.k_norm = (
+            None if qk_norm_eps is None else RMSNorm(head_dim, qk_norm_eps) for _ in "qk"
+        )
 
     def forward(
         self, x_TD: Tensor, rope: tuple[Tensor, Tensor], layer: int, ctx: StageContext
     ) -> Tensor:
         qkv = self.qkv(x_TD).unflatten(-1, (-1, self.head_dim))
         rotated = self.heads + self.kv_heads
-        qk = rotate(qkv[:, :rotated], *rope)
+        qk = qkv[:, :rotated]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = qk[:, : self.heads], qk[:, self.heads :]
+            qk = torch.cat([self.q_norm(q), self.k_norm(k)], dim=1)
+        qk = rotate(qk, *rope)
         attended = ctx.attend(layer, qk[:, : self.heads], qk[:, self.heads :], qkv[:, rotated:])
         return self.out(attended.flatten(-2))
 
@@ -96,7 +153,10 @@ class Attention(nn.Module):
             slots[f"{official}.q_proj.{kind}"] = WeightSlot(fused, 0, q_rows)
             slots[f"{official}.k_proj.{kind}"] = WeightSlot(fused, q_rows, kv_rows)
             slots[f"{official}.v_proj.{kind}"] = WeightSlot(fused, q_rows + kv_rows, kv_rows)
+        for kind in ("weight", "bias") if self.out.bias is not None else ("weight",):
             slots[f"{official}.o_proj.{kind}"] = WeightSlot(f"{ours}.out.{kind}")
+        for name in ("q_norm", "k_norm") if self.q_norm is not None else ():
+            slots[f"{official}.{name}.weight"] = WeightSlot(f"{ours}.{name}.weight")
         return slots
 
 

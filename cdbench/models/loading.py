@@ -5,7 +5,6 @@ Weights are copied straight into the wanted dtype and device. No code from a che
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable
@@ -19,8 +18,16 @@ from tokenizers import Tokenizer
 from cdbench import resources
 from cdbench.errors import UsageError
 from cdbench.models.base import StagedModel
-from cdbench.models.checkpoint import load_weights, read_config, weight_files
-from cdbench.models.registry import build_model
+from cdbench.models.checkpoint import (
+    CONFIG_NAME,
+    Translation,
+    load_weights,
+    read_config,
+    read_json,
+    read_translation,
+    weight_files,
+)
+from cdbench.models.registry import build_model, config_keys, with_layers
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_ANSWER_S = 5.0
@@ -43,7 +50,11 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network with what belongs to it. ``weight_seed`` is set where its weights are random."""
+    """A network with what belongs to it.
+
+    ``weight_seed`` is set where its weights are random, ``layers`` where its layers are not those
+    of its configuration.
+    """
 
     name: str
     network: StagedModel
@@ -52,6 +63,7 @@ class LoadedModel:
     stop_ids: frozenset[int] = frozenset()
     files: tuple[Path, ...] = field(default=(), repr=False)
     weight_seed: int | None = None
+    layers: str | None = None
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. UsageError without a tokenizer."""
@@ -72,24 +84,38 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     weight_seed: int | None = None,
+    layers: str | None = None,
 ) -> LoadedModel:
     """Load a model by demo name, directory or hub id.
 
     ``dtype`` auto is float32 on a CPU and the checkpoint's own on a GPU; ``device`` auto takes CUDA
-    where there is one. With ``weight_seed`` weights are random and only ``config.json`` is read.
+    where there is one. With ``weight_seed`` weights are random and only ``config.json`` is read;
+    then ``layers`` may change how many each stage has, as ``PRELUDE-CORE-CODA``.
     Raises UsageError, naming the file or id and what to do.
     """
+    if layers is not None and weight_seed is None:
+        raise UsageError(
+            "layers: changes the model, so the checkpoint's weights do not fit; "
+            "use weights random:SEED"
+        )
     target = resolve_device(device)
     directory = locate(source, with_weights=weight_seed is None)
-    config = read_config(directory)
+    translation = read_translation(directory)
+    config = _our_config(directory, translation)
     precision = resolve_dtype(dtype, target, config)
     try:
+        if layers is not None:
+            config = with_layers(config, layers)
         network = build_network(config, precision, target)
     except UsageError as error:
+        if not str(error).startswith(CONFIG_NAME):
+            raise
         raise UsageError(f"{directory}/{error}") from None
-    files = [directory / "config.json"]
+    files = [directory / CONFIG_NAME]
+    if translation is not None:
+        files.append(translation.path)
     if weight_seed is None:
-        load_weights(network, directory)
+        load_weights(network, directory, translation)
         files += weight_files(directory)
     else:
         randomise(network, weight_seed)
@@ -101,7 +127,20 @@ def load_model(
         stop_ids=_stop_ids(directory),
         files=tuple(files),
         weight_seed=weight_seed,
+        layers=layers,
     )
+
+
+def _our_config(directory: Path, translation: Translation | None) -> dict[str, Any]:
+    """The configuration of a checkpoint under our names."""
+    config = read_config(directory)
+    if translation is None:
+        return config
+    try:
+        known = config_keys(translation.family)
+    except UsageError as error:
+        raise UsageError(f"{translation.path}: `family`: {error}") from None
+    return translation.config(config, known)
 
 
 def build_network(config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> StagedModel:
@@ -231,7 +270,7 @@ def _within(limit_s: float, ask: Callable[[], object]) -> None:
 def read_card(directory: Path, config: dict[str, Any] | None = None) -> ModelCard:
     """The model's own recommendations; without a card, what its configuration implies."""
     path = directory / "card.json"
-    raw = _optional_json(path)
+    raw = read_json(path) or {}
     tasks = raw.get("tasks") or []
     if not isinstance(tasks, list):
         raise UsageError(f"{path}: `tasks` is {tasks!r}; expected a list of task names")
@@ -263,20 +302,8 @@ def _tokenizer(directory: Path) -> Tokenizer | None:
 def _stop_ids(directory: Path) -> frozenset[int]:
     """End-of-text ids of the generation config. A bare checkpoint has none."""
     path = directory / "generation_config.json"
-    found = _optional_json(path).get("eos_token_id")
+    found = (read_json(path) or {}).get("eos_token_id")
     ids = found if isinstance(found, list) else [] if found is None else [found]
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
         raise UsageError(f"{path}: `eos_token_id` is {found!r}; expected token ids")
     return frozenset(ids)
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}; expected a JSON object") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{path}: holds no JSON object; expected one")
-    return value
