@@ -1,0 +1,1 @@
+"""Commands that make what the repository ships: demo models, tasks, the GPU check."""
