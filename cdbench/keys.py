@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import (
@@ -55,7 +55,7 @@ class Section(BaseModel):
     def _no_bool_for_number(cls, value: Any, info: ValidationInfo) -> Any:
         # Python counts true as 1; a configuration that says so means something else.
         field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and field.annotation is not bool:
+        if isinstance(value, bool) and bool not in (field.annotation, *get_args(field.annotation)):
             raise ValueError("true and false mean nothing here")
         return value
 
@@ -124,12 +124,22 @@ class KvConfig(Section):
         None, ge=1, description="Most bytes of KV in use at once, in every mode; null: no limit"
     )
     budget_fraction: float | None = Field(
-        None, gt=0, le=1, description="The same as a share of the device's free memory"
+        None,
+        gt=0,
+        le=1,
+        description="The same as a share of the device's free memory, split among the modes",
     )
     host_bytes: int | None = Field(
-        None, ge=1, description="Bytes of host memory for preempted requests"
+        None,
+        ge=1,
+        description="Most bytes of host memory for requests moved there under a KV budget; "
+        "null: no limit",
     )
-    prefix_cache: bool = Field(False, description="Reuse the KV of equal prompt prefixes")
+    prefix_cache: bool | None = Field(
+        None,
+        description="Reuse the KV of equal prompt prefixes; null: where questions are answered, "
+        "not where work is timed",
+    )
 
     @field_validator("layout")
     @classmethod
@@ -140,6 +150,10 @@ class KvConfig(Section):
     def _one_budget(self) -> Self:
         if self.budget_bytes is not None and self.budget_fraction is not None:
             raise UsageError("kv.budget_bytes: given beside kv.budget_fraction; keep one of them")
+        if self.host_bytes is not None and self.budget_bytes is self.budget_fraction is None:
+            raise UsageError(
+                "kv.host_bytes: means nothing without a KV budget; add kv.budget_bytes or drop it"
+            )
         return self
 
 
@@ -274,10 +288,14 @@ class RunConfig(Section):
     kv: KvConfig = Field(default_factory=KvConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     first_token: Literal["full", "select"] = Field(
-        "full", description="Depth the first token is read at: full"
+        "full",
+        description="Loop the first token is read from: full (the last), or select (the one its "
+        "rule picks; saves no compute)",
     )
     state_init: Literal["zero", "random"] = Field(
-        "zero", description="State before the first loop: zero"
+        "zero",
+        description="State before the first loop: zero, or random (Huginn; keyed by seed, request "
+        "and position)",
     )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     workload: WorkloadConfig = Field(default_factory=WorkloadConfig)

@@ -50,7 +50,7 @@ def test_check_as_json_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["cdf@1.5", "cdf@-0.1", "confidence@2", "cfd@0.5", "act@0.5", "none@0.5"]
+    "rule", ["cdf@1.5", "cdf@-0.1", "confidence@2", "cfd@0.5", "kl@-1", "none@0.5"]
 )
 def test_check_knows_the_rules(capsys: pytest.CaptureFixture[str], rule: str) -> None:
     code, out, err = run(capsys, "config", "check", "--set", f"exit={rule}")

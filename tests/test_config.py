@@ -331,22 +331,17 @@ def test_contradictions_are_refused(overrides: tuple[str, ...]) -> None:
 
 
 UNAVAILABLE = {
-    "exit.rule": "latent-diff@0.1",
-    "kv.budget_fraction": "0.5",
-    "kv.host_bytes": "1",
-    "kv.prefix_cache": "true",
+    "exit.rule": "lookahead:gate@0.1",
     "engine.attention": "triton",
     "engine.coda_min_rows": "auto",
     "engine.compile": "true",
     "engine.graphs": "true",
     "engine.max_itl_s": "0.1",
-    "first_token": "select",
     "price_per_hour": "2.5",
     "repeats.interval": "0.02",
     "slo.e2e_s": "1",
     "slo.tpot_s": "1",
     "slo.ttft_s": "1",
-    "state_init": "random",
     "workload.arrivals": "poisson",
     "workload.output": "32",
     "workload.prompt_tokens": "32",
@@ -360,6 +355,15 @@ def test_what_is_not_there_yet_is_refused(later: Later) -> None:
         value = getattr(value, part)
     assert value == later.neutral
     assert "is not available in this version" in refusal(f"{later.key}={UNAVAILABLE[later.key]}")
+
+
+def test_memory_keys_are_read_and_a_host_budget_needs_a_kv_budget() -> None:
+    kv = load_config(
+        None, ("kv.budget_fraction=0.5", "kv.host_bytes=9", "kv.prefix_cache=false")
+    ).kv
+    assert (kv.budget_fraction, kv.host_bytes, kv.prefix_cache) == (0.5, 9, False)
+    assert RunConfig().kv.prefix_cache is None, "on for questions, off where work is timed"
+    assert "means nothing without a KV budget" in refusal("kv.host_bytes=9")
 
 
 @pytest.mark.parametrize("text", ["", "  ", "# nothing\n", "exit:\n", "model: demo-ouro\nkv: {}\n"])

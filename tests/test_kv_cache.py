@@ -245,7 +245,7 @@ def test_peak_bytes_remember_the_most_rows_in_use() -> None:
     cache.release(0)
     assert cache.rows_in_use == 0
     assert cache.peak_bytes == most
-    cache.reset_peak()
+    cache.start_afresh()
     assert cache.peak_bytes == 0
 
 

@@ -75,7 +75,7 @@ class TimedSubject:
         self.subject = subject
         self.log = LaunchLog()
         # Forced tokens are known: making text of them would only be host time.
-        self.engine = plan.engine(subject, self.log, with_text=False)
+        self.engine = plan.engine(subject, self.log, live=False)
         self.requests = [_forced(plan, subject, r) for r in workload]
         self.own_vocabulary = not same_vocabulary(plan.model, subject.model)
 
@@ -83,7 +83,7 @@ class TimedSubject:
         """One timed run over all requests, arriving at once."""
         engine = self.engine
         self.log.records.clear()
-        engine.cache.reset_peak()
+        engine.start_afresh()
         gc.collect()
         gc.disable()
         try:
@@ -140,7 +140,13 @@ def run_trace(
         max_residents=engine.config.max_residents,
         max_loops=engine.max_loops,
         # Pools have rows of unlike size, so bytes are counted.
-        kv=KvFigures(peak_rows=engine.cache.peak_bytes, bytes_per_row=1, shape=shape),
+        kv=KvFigures(
+            peak_rows=engine.cache.peak_bytes,
+            bytes_per_row=1,
+            shape=shape,
+            preemptions=engine.memory.counters.preemptions,
+            prefix_hit_rate=engine.cache.prefix_hit_rate,
+        ),
         costs=subject.model.network.flops_per_token(),
         cancelled_loops=sum(r.cancelled_loops for r in results),
     )

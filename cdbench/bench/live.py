@@ -28,6 +28,8 @@ class LivePass:
     documents: tuple[Document, ...]
     results: tuple[RequestResult, ...]
     right: tuple[bool, ...]
+    prefix_hit_rate: float | None = None
+    preemptions: int = 0
 
     @property
     def accuracy(self) -> float:
@@ -66,7 +68,8 @@ def answer(
     """Ask one mode; ``advance`` is told of every finished question."""
     requests = requests_for(plan, subject, documents)
     results: dict[str, RequestResult] = {}
-    for result in plan.engine(subject).run(requests):
+    engine = plan.engine(subject)
+    for result in engine.run(requests):
         results[result.id] = result
         advance(1)
     ordered = tuple(results[request.id] for request in requests)
@@ -75,7 +78,14 @@ def answer(
         r.error is None and tasks[d.task].is_right(r.text or "", d)
         for r, d in zip(ordered, documents, strict=True)
     )
-    return LivePass(subject, tuple(documents), ordered, right)
+    return LivePass(
+        subject,
+        tuple(documents),
+        ordered,
+        right,
+        engine.cache.prefix_hit_rate,
+        engine.memory.counters.preemptions,
+    )
 
 
 def choosing_half(documents: Sequence[Document]) -> tuple[Document, ...]:

@@ -20,6 +20,7 @@ from cdbench.workloads.resolve import (
     engine_config,
     exit_policy,
     full_depth,
+    kv_budget_bytes,
     kv_layout,
 )
 
@@ -56,6 +57,7 @@ class Plan:
     trace: ExitTrace | None
     notes: tuple[str, ...]
     kv_layout: str
+    kv_budget_bytes: int | None
 
     def subject(self, mode: Mode, label: str | None = None) -> Subject:
         """The row of a mode whose depth is known."""
@@ -68,14 +70,25 @@ class Plan:
         return Subject(label or str(mode), mode, model, policy, loops)
 
     def engine(
-        self, subject: Subject, observer: LaunchObserver | None = None, with_text: bool = True
+        self, subject: Subject, observer: LaunchObserver | None = None, live: bool = True
     ) -> Engine:
-        """A fresh engine for a row; all rows have the same sizes, layout and KV budget."""
+        """A fresh engine for a row; all rows have the same sizes, layout and KV budget.
+
+        A ``live`` one makes text and reuses prompt prefixes; one for timed work does neither.
+        """
         loops = None if subject.mode.dense else self.max_loops
         residents = self.config.engine.max_residents
-        settings = engine_config(self.config, subject.mode, self.kv_layout, loops, residents)
+        settings = engine_config(
+            self.config,
+            subject.mode,
+            self.kv_layout,
+            loops,
+            residents,
+            self.kv_budget_bytes,
+            cache_prefixes=live,
+        )
         model = subject.model
-        detokenize = model.decode if with_text and model.tokenizer is not None else None
+        detokenize = model.decode if live and model.tokenizer is not None else None
         return Engine(model.network, settings, detokenize=detokenize, observer=observer)
 
 
@@ -105,6 +118,7 @@ def make_plan(config: RunConfig) -> Plan:
         trace=trace,
         notes=_notes(config, model, policy),
         kv_layout=kv_layout(config, model),
+        kv_budget_bytes=kv_budget_bytes(config, model, len(modes)),
     )
     _check_live(plan)
     for mode in modes:  # so that an impossible mode is found before the first one has run

@@ -129,6 +129,8 @@ def _live_figures(measured: Measurements, passed: LivePass | None) -> dict[str, 
         "mean_output_tokens": passed.mean_output_tokens,
         "length_ratio": _length_ratio(passed, static),
         "capped_outputs": passed.capped,
+        "prefix_hit_rate": passed.prefix_hit_rate,
+        "preemptions": passed.preemptions,
     }
 
 

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import math
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cdbench import resources
 from cdbench.cli import output
+from cdbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdbench.models.registry import Family
 
 verb = typer.Typer(rich_markup_mode=None)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Item = dict[str, Any]
 
+DEMO_KEYS = (
+    "name",
+    "model_type",
+    "layers",
+    "loops",
+    "hidden_size",
+    "weight_bytes",
+    "kv_bytes_per_token",
+    "cost_ratio",
+)
+"""Layers as PRELUDE-CORE-CODA; KV bytes at full depth in layout ``per-loop``, by dtype."""
+
 
 @verb.command()
 def models(as_json: JsonOption = False) -> None:
-    """Demo models that ship with cdbench, and the model types it can build from a checkpoint."""
-    from cdbench.models.registry import FAMILIES
+    """Demo models that ship with cdbench, and the families it can serve a checkpoint of.
+
+    Layers read PRELUDE-CORE-CODA; KV bytes are those of a token at full depth, with a slot per
+    loop; cost ratio is what prelude and coda weigh against one loop.
+    """
+    from cdbench.models.registry import families
 
     demos = [_demo(name) for name in resources.demo_names()]
+    known = [_family(family) for family in families().values()]
     if as_json:
-        output.print_json({"models": demos, "model_types": sorted(FAMILIES)})
+        types = sorted(item["model_type"] for item in known)
+        output.print_json({"models": demos, "model_types": types, "families": known})
         return
-    keys = ("name", "model_type", "layers", "loops", "hidden_size", "weight_bytes")
-    _print_items(keys, demos)
-    print(f"\nAny checkpoint of type {', '.join(sorted(FAMILIES))}: a directory or a hub id.")
+    _print_items(DEMO_KEYS, demos)
+    print()
+    _print_items(("model_type", "stages", "needs", "package", "summary"), known)
+    print("\nAny checkpoint of these types is served: give its directory or a hub id.")
 
 
 @verb.command()
@@ -43,7 +67,8 @@ def rules(as_json: JsonOption = False) -> None:
     from cdbench.runtime.exits import RULES
 
     items = [_rule(name, rule) for name, rule in RULES.items()]
-    _show("rules", ("name", "needs", "default_threshold", "range", "summary"), items, as_json)
+    keys = ("name", "needs", "default_threshold", "range", "summary", "cost")
+    _show("rules", keys, items, as_json)
 
 
 @verb.command()
@@ -64,15 +89,57 @@ def metrics(as_json: JsonOption = False) -> None:
 
 
 def _demo(name: str) -> Item:
+    """A demo model's sizes; those that need a built model are None where it cannot be."""
     directory = resources.demo_path(name)
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     return {
+        **dict.fromkeys(DEMO_KEYS),
         "name": name,
         "model_type": config.get("model_type"),
-        "layers": config.get("num_hidden_layers"),
-        "loops": config.get("total_ut_steps", 1),
-        "hidden_size": config.get("hidden_size"),
         "weight_bytes": sum(file.stat().st_size for file in directory.glob("*.safetensors")),
+        **_sizes(config),
+    }
+
+
+def _sizes(config: Item) -> Item:
+    """What a configuration amounts to, from a model without memory for its weights."""
+    import torch
+
+    from cdbench.models.registry import build_model
+
+    try:
+        with torch.device("meta"):
+            network = build_model(config)
+    except UsageError:
+        return {}
+    dims = network.dims
+    split = (dims.prelude_layers, dims.core_layers, dims.coda_layers)
+    # A row of K and V per layer, and in the core one per loop: layout per-loop at full depth.
+    rows = dims.prelude_layers + dims.max_loops * dims.core_layers + dims.coda_layers
+    values = rows * 2 * dims.kv_heads * dims.head_dim
+    return {
+        "layers": "-".join(map(str, split)),
+        "loops": dims.max_loops,
+        "hidden_size": dims.hidden_size,
+        "kv_bytes_per_token": {"float32": 4 * values, "bfloat16": 2 * values},
+        "cost_ratio": round(network.flops_per_token().ratio, 4),
+    }
+
+
+def _family(family: Family) -> Item:
+    """A family's line; of a package's nothing is known but its name and what it says of itself."""
+    traits = {"gate": family.gate, "injection": family.injection, "halting": family.halting}
+    needs = [
+        name if value else f"{name} (optional)"
+        for name, value in traits.items()
+        if value is not False
+    ]
+    return {
+        "model_type": family.model_type,
+        "stages": None if family.stages is None else list(family.stages),
+        "needs": None if family.stages is None else needs,
+        "package": family.package,
+        "summary": family.summary,
     }
 
 
@@ -82,14 +149,22 @@ def _task(name: str) -> Item:
 
 
 def _rule(name: str, rule: Any) -> Item:
+    from cdbench.runtime.exits import NEEDS_COST
+
     allowed = rule.threshold_range
     return {
         "name": name,
         "needs": str(rule.needs),
         "default_threshold": rule.default_threshold,
-        "range": None if allowed is None else [allowed.low, allowed.high],
+        "range": None if allowed is None else [allowed.low, _finite(allowed.high)],
         "summary": rule.summary,
+        "cost": NEEDS_COST[rule.needs],
     }
+
+
+def _finite(value: float) -> float | None:
+    """A bound for JSON, which has no infinity."""
+    return None if math.isinf(value) else value
 
 
 def _show(kind: str, keys: tuple[str, ...], items: list[Item], as_json: bool) -> None:
@@ -105,9 +180,13 @@ def _print_items(keys: tuple[str, ...], items: list[Item]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value for a person: a range as ``0 … 1``, nothing as a dash."""
+    """A value for a person: a range as ``0 … 1``, names with commas, nothing as a dash."""
     if value is None:
         return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{number} {name}" for name, number in value.items())
     if isinstance(value, list):
-        return " … ".join(f"{end:g}" for end in value)
+        if all(isinstance(part, str) for part in value):
+            return ", ".join(value) or "-"
+        return " … ".join("" if end is None else f"{end:g}" for end in value).rstrip()
     return str(value)

@@ -10,6 +10,16 @@ def peak_kv_bytes(trace: RunTrace) -> int | None:
     return trace.kv.peak_rows * trace.kv.bytes_per_row if trace.kv else None
 
 
+def preemptions(trace: RunTrace) -> int | None:
+    """How often a request was moved to host memory for want of KV rows."""
+    return trace.kv.preemptions if trace.kv else None
+
+
+def prefix_hit_rate(trace: RunTrace) -> float | None:
+    """Prompt tokens found in the prefix cache / prompt tokens; None where it is off."""
+    return trace.kv.prefix_hit_rate if trace.kv else None
+
+
 def kv_bytes_per_token(trace: RunTrace) -> float | None:
     """Mean KV bytes of a token, over prompt tokens (m slots) and later tokens (min(depth, m)).
 

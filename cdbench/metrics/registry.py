@@ -164,6 +164,22 @@ _ALL = (
         memory.peak_kv_bytes,
     ),
     Metric(
+        "preemptions",
+        "count",
+        "down",
+        "requests moved to host memory for want of KV rows",
+        ("kv",),
+        memory.preemptions,
+    ),
+    Metric(
+        "prefix_hit_rate",
+        "fraction",
+        "up",
+        "prompt tokens found in the prefix cache / prompt tokens; null where it is off",
+        ("kv",),
+        memory.prefix_hit_rate,
+    ),
+    Metric(
         "mean_depth",
         "loops/token",
         "down",

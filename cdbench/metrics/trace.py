@@ -106,11 +106,16 @@ class KvShape:
 
 @dataclass(frozen=True)
 class KvFigures:
-    """KV use of one run. Where pools have rows of unlike size, count bytes: ``bytes_per_row`` 1."""
+    """KV use of one run. Where pools have rows of unlike size, count bytes: ``bytes_per_row`` 1.
+
+    ``prefix_hit_rate`` is None where prefixes are not reused.
+    """
 
     peak_rows: int
     bytes_per_row: int
     shape: KvShape
+    preemptions: int = 0
+    prefix_hit_rate: float | None = None
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from cdbench.runtime.core import (
     RequestResult,
 )
 from cdbench.runtime.kv_cache import KVCache
-from cdbench.runtime.memory import Memory
+from cdbench.runtime.memory import Memory, MemoryCounters
 from cdbench.runtime.modes import adapt, make_schedule, mode_loops
 from cdbench.runtime.prefill import FirstTokens, PrefillJob
 from cdbench.runtime.residents import Residents
@@ -181,6 +181,11 @@ class Engine:
         """Whether every request submitted has finished."""
         held = self.residents.occupied_count + len(self.memory.preempted)
         return not (self._arrivals.pending_count or held)
+
+    def start_afresh(self) -> None:
+        """Empty the prefix cache and set all counters to zero, before a repeat."""
+        self.cache.start_afresh()
+        self.memory.counters = MemoryCounters()
 
     # One tick.
 

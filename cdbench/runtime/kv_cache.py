@@ -69,7 +69,6 @@ class CacheShape:
         rows[Stage.CORE] = (budget_bytes - positions * self.boundary_bytes) // core
         return rows
 
-
     def holds(self, budget_bytes: int) -> int:
         """Positions at full depth that fit a budget."""
         rows = self.pool_rows(budget_bytes)
@@ -164,7 +163,17 @@ class KVCache:
     def free_rows(self) -> StageRows:
         return {stage: cache.pool.free_count for stage, cache in self.stages.items()}
 
-    def reset_peak(self) -> None:
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """Prompt tokens found cached / prompt tokens; None where prefixes are not cached."""
+        if self.prefixes is None or not self.prompt_tokens:
+            return None
+        return self.prefix_tokens / self.prompt_tokens
+
+    def start_afresh(self) -> None:
+        """Empty the prefix cache, and count from here."""
+        self.clear_prefixes()
+        self.prompt_tokens = self.prefix_tokens = 0
         for cache in self.stages.values():
             cache.pool.peak_rows_in_use = cache.pool.rows_in_use
 

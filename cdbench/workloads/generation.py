@@ -28,6 +28,7 @@ from cdbench.workloads.resolve import (
     engine_config,
     exit_policy,
     full_depth,
+    kv_budget_bytes,
     kv_layout,
     sampling,
     stops,
@@ -122,7 +123,8 @@ def _engine(
 ) -> Engine:
     # Places beyond the requests would only take memory.
     residents = min(config.engine.max_residents, requests)
-    settings = engine_config(config, mode, kv_layout(config, model), max_loops, residents)
+    budget = kv_budget_bytes(config, model)
+    settings = engine_config(config, mode, kv_layout(config, model), max_loops, residents, budget)
     detokenize = None if model.tokenizer is None else model.decode
     return Engine(model.network, settings, detokenize=detokenize)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import psutil
+import torch
+
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.grammar import ExitSpec, Mode, check_exit, parse_exit, parse_kv
@@ -81,22 +84,55 @@ def kv_layout(config: RunConfig, model: LoadedModel) -> str:
     return config.kv.layout if given else parse_kv(model.card.kv)
 
 
+def kv_budget_bytes(config: RunConfig, model: LoadedModel, engines: int = 1) -> int | None:
+    """The KV budget of each of so many engines held at once; None without one."""
+    if config.kv.budget_fraction is None:
+        return config.kv.budget_bytes
+    share = config.kv.budget_fraction / engines
+    return max(1, int(share * free_bytes(model.network.device)))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of a device that nothing holds now, in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
 def engine_config(
-    config: RunConfig, mode: Mode, layout: str, max_loops: int | None, max_residents: int
+    config: RunConfig,
+    mode: Mode,
+    layout: str,
+    max_loops: int | None,
+    max_residents: int,
+    kv_budget: int | None,
+    cache_prefixes: bool = False,
 ) -> EngineConfig:
-    """The sizes of an engine: the same for every mode of one run."""
-    sizes = config.engine
+    """The sizes of an engine: the same for every mode of one run.
+
+    ``cache_prefixes`` says whether prompt prefixes are reused where the configuration leaves it
+    open.
+    """
+    sizes, reuse = config.engine, config.kv.prefix_cache
+    # A dense model beside a looped one has no state to draw.
+    state_init = "zero" if mode.kind == "dense" else config.state_init
+    if reuse is None:
+        reuse = cache_prefixes and state_init == "zero"
     assert isinstance(sizes.coda_min_rows, int), "auto is refused by the configuration"
     return EngineConfig(
         mode=str(mode),
         max_residents=max_residents,
         width=sizes.width,
         kv_layout=layout,
-        kv_budget_bytes=config.kv.budget_bytes,
+        kv_budget_bytes=kv_budget,
+        kv_host_bytes=config.kv.host_bytes,
+        prefix_cache=reuse,
         max_loops=max_loops,
         prefill_tokens=sizes.prefill_tokens,
         coda_min_rows=sizes.coda_min_rows,
         min_free_residents=sizes.min_free_residents,
+        first_token=config.first_token,
+        state_init=state_init,
     )
 
 
