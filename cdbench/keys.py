@@ -268,8 +268,8 @@ class RunConfig(Section):
     )
     dense: Names = Field(
         default_factory=_default_dense,
-        description="Dense models to compare with, each a mode dense:NAME "
-        "(default: demo-dense for the demo)",
+        description="Dense models to compare with, each a mode dense:NAME; unrolled is the looped "
+        "model with a copy of its core per loop (default: demo-dense for the demo)",
     )
     modes: Names | None = Field(
         None,
@@ -313,6 +313,11 @@ class RunConfig(Section):
     weights: str = Field(
         "checkpoint", description="checkpoint, or random:SEED for the shape without the values"
     )
+    layers: str | None = Field(
+        None,
+        description="Layers of prelude, core and coda as P-C-K, in place of the model's own; for "
+        "timing, with random weights only",
+    )
     out: str | None = Field(None, description="Run directory; null: results/runs/<date>-<name>")
 
     @field_validator("model")
@@ -338,6 +343,11 @@ class RunConfig(Section):
             refuse_repeats(key, getattr(self, key) or ())
         if self.tasks == ():
             raise UsageError("tasks: empty; name a task, or null for those on the model's card")
+        if self.layers is not None and self.weight_seed is None:
+            raise UsageError(
+                "layers: changes the model, so the checkpoint's weights do not fit; add weights: "
+                "random:SEED"
+            )
         self._check_modes()
         for later in LATER:
             refuse_later(later.key, _value_at(self, later.key))

@@ -33,7 +33,7 @@ from scripts.demo_training.assets import round_to_bfloat16, write_assets
 from scripts.demo_training.batches import BATCH, BatchStream
 from scripts.demo_training.configs import MODELS, model_config, new_model
 from scripts.demo_training.gate import GateStage, train_gate
-from scripts.demo_training.recipes import RECIPES, planner, under_the_gate
+from scripts.demo_training.recipes import RECIPES, planner, polishing, under_the_gate
 from scripts.demo_training.trunk import Keeping, Stage, log, train_trunk
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +49,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-seconds", type=float, help="end the trunk, annealed, by then")
     parser.add_argument(
         "--exit-batches", type=int, default=250, help="of those, under the gate (demo-ouro)"
+    )
+    parser.add_argument(
+        "--polish", type=Path, help="go on from these weights with demo-huginn's second stage"
     )
     parser.add_argument("--exit-lr", type=float, default=5e-4)
     parser.add_argument("--gate-batches", type=int, default=200)
@@ -90,6 +93,14 @@ def train(model: StagedModel, args: argparse.Namespace) -> int:
     stream = BatchStream(args.seed, args.tasks, args.batch_size, args.workers, device)
     name = f"{args.model}-seed{args.seed}"
     keeping = Keeping(args.checkpoints, name, args.save_every, args.log_every, args.fresh)
+    if args.polish is not None:
+        model.load_state_dict(torch.load(args.polish, weights_only=True, map_location=args.device))
+        plan = polishing(model)
+        polish = Stage("polish", args.batches, plan, args.lr, max_seconds=args.max_seconds)
+        # Other documents than the first stage saw.
+        stream = BatchStream(args.seed + 1, args.tasks, args.batch_size, args.workers, device)
+        done = train_trunk(model, polish, stream, keeping)
+        return _finish(model, keeping, done)
     has_gate = RECIPES[args.model].has_gate
     first = args.batches - args.exit_batches if has_gate else args.batches
     main_stage = Stage(
@@ -115,10 +126,16 @@ def train(model: StagedModel, args: argparse.Namespace) -> int:
         round_to_bfloat16(model)
         train_gate(model, gate, stream)
         round_to_bfloat16(model)
+    return _finish(model, keeping, done)
+
+
+def _finish(model: StagedModel, keeping: Keeping, batches: int) -> int:
+    """Round to what is shipped, and keep it."""
+    round_to_bfloat16(model)
     final = keeping.path("final")
     final.parent.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), final)
-    return done
+    return batches
 
 
 def card_of(args: argparse.Namespace, batches: int) -> dict[str, Any]:
@@ -127,6 +144,8 @@ def card_of(args: argparse.Namespace, batches: int) -> dict[str, Any]:
         f"python -m scripts.train_demo --model {args.model} --batches {args.batches}",
         f"--batch-size {args.batch_size} --lr {args.lr:g} --seed {args.seed}",
     ]
+    if args.polish is not None:
+        words.append(f"--polish checkpoints/{args.polish.name}")
     if args.tasks != list(TASKS):
         words.append("--tasks " + " ".join(args.tasks))
     if args.max_seconds is not None:

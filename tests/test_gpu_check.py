@@ -39,7 +39,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 def test_every_part_ran(document: dict[str, object]) -> None:
-    for part in ("fixtures", "changed", "demo", "ouro_1_4b"):
+    for part in ("fixtures", "exact", "changed", "demo", "ouro_1_4b", "huginn_3_5b"):
         section = document[part]
         assert isinstance(section, dict)
         assert "failed" not in section, section
@@ -50,6 +50,10 @@ def test_fixtures_are_exact_and_timings_are_marked(document: dict[str, object]) 
     assert isinstance(fixtures, dict)
     assert isinstance(timing, dict)
     assert {case["wrong"] for case in fixtures.values()} == {0}
+    assert all(case["mid_token"] for name, case in fixtures.items() if "pressed" in name)
+    exact = document["exact"]
+    assert isinstance(exact, dict)
+    assert {case["changed"] for case in exact.values()} == {0}
     assert timing["model"]["random_weights_seed"] == 0
     assert "random weights" in timing["modes"]["cdb"]["note"]
     assert timing["workload"]["replayed"] == ["tokens", "lengths", "depths"]

@@ -10,6 +10,7 @@ from cdbench.errors import UsageError
 from cdbench.evals.tasks import Task, load_task
 from cdbench.grammar import Mode
 from cdbench.models.loading import LoadedModel, load_model
+from cdbench.models.unrolled import unrolled
 from cdbench.runtime.core import ExitPolicy, LaunchObserver
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.exits import check_policy
@@ -23,6 +24,9 @@ from cdbench.workloads.resolve import (
     kv_budget_bytes,
     kv_layout,
 )
+
+UNROLLED = "unrolled"
+"""The dense model that is the looped one with a copy of its core for each loop."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,11 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Load and check everything a run needs. Raises UsageError before anything has run."""
     model = load_model(
-        config.model, dtype=config.dtype, device=config.device, weight_seed=config.weight_seed
+        config.model,
+        dtype=config.dtype,
+        device=config.device,
+        weight_seed=config.weight_seed,
+        layers=config.layers,
     )
     max_loops = full_depth(config, model)
     trace = _trace(config, max_loops)
@@ -103,7 +111,7 @@ def make_plan(config: RunConfig) -> Plan:
     check_policy(policy, model.network.dims, max_loops)
     modes = config.resolved_modes
     dense = {
-        mode.dense: _load_dense(mode.dense, config, model)
+        mode.dense: _load_dense(mode.dense, config, model, max_loops)
         for mode in modes
         if mode.dense is not None
     }
@@ -164,12 +172,21 @@ def _notes(config: RunConfig, model: LoadedModel, policy: ExitPolicy) -> tuple[s
             f"sampled, not greedy: temperature {chosen.temperature:g}, top_k {chosen.top_k}, "
             f"top_p {chosen.top_p:g}, seed {chosen.seed}"
         )
+    if model.layers is not None:
+        notes.append(f"layers {model.layers} in place of the model's own: for timing only")
+    if config.first_token == "select":
+        notes.append("first tokens are read from the loop their rule selects; no loop is saved")
+    if config.state_init == "random":
+        notes.append(f"initial states are random (seed {config.sampling.seed})")
     if config.workload.source != "demo" and config.exit.trace_file is None:
         notes.append("the workload is token ids: if they are not real text, depths mean nothing")
     return tuple(notes)
 
 
-def _load_dense(name: str, config: RunConfig, looped: LoadedModel) -> LoadedModel:
+def _load_dense(name: str, config: RunConfig, looped: LoadedModel, max_loops: int) -> LoadedModel:
+    if name == UNROLLED:
+        twin = unrolled(looped.network, max_loops)
+        return replace(looped, name=UNROLLED, network=twin, files=())
     dense = load_model(
         name, dtype=config.dtype, device=config.device, weight_seed=config.weight_seed
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cdbench.bench.equal import TimedRun
 from cdbench.bench.live import LivePass
-from cdbench.bench.plan import Plan, Subject
+from cdbench.bench.plan import UNROLLED, Plan, Subject
 from cdbench.bench.session import Measurements
 from cdbench.metrics.registry import METRICS, evaluate, sample_percentile
 from cdbench.runtime.core import ExitPolicy
@@ -164,6 +164,11 @@ def _note(plan: Plan, measured: Measurements, subject: Subject) -> str | None:
         notes.append(
             f"another vocabulary: the same text cut or repeated to the same token counts, "
             f"{measured.characters_per_token[subject.label]:.2f} characters per token"
+        )
+    if subject.mode.dense == UNROLLED:
+        notes.append(
+            f"the same model with {plan.max_loops} copies of its core: what it would cost if its "
+            "loops did not share weights"
         )
     if subject.model.weight_seed is not None:
         notes.append(f"random weights (seed {subject.model.weight_seed})")

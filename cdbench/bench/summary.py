@@ -49,7 +49,7 @@ def start_manifest(plan: Plan) -> Manifest:
     """What this run runs on; taken before anything is measured."""
     models = [plan.model, *plan.dense.values()]
     return manifest.collect(
-        [manifest.identify(m.name, m.files) for m in models],
+        [manifest.identify(m.name, m.files) for m in models if m.files],
         device=str(plan.model.network.device),
     )
 

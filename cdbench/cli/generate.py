@@ -70,6 +70,21 @@ DtypeOption = Annotated[
 ]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 WeightsOption = Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")]
+LayersOption = Annotated[
+    str | None, typer.Option(help="Layers P-C-K in place of the model's; random weights only.")
+]
+FirstOption = Annotated[
+    str | None, typer.Option(help="full, or select: the loop its rule picks for a first token.")
+]
+StateOption = Annotated[
+    str | None, typer.Option(help="State before loop 1: zero, or random (Huginn).")
+]
+PrefixOption = Annotated[
+    bool | None, typer.Option(help="Reuse the KV of equal prompt prefixes.", show_default=False)
+]
+HostOption = Annotated[
+    int | None, typer.Option(help="Most bytes of host memory used under a KV budget.")
+]
 WidthOption = Annotated[int | None, typer.Option(help="Most decode rows of one launch.")]
 ResidentsOption = Annotated[int | None, typer.Option(help="Most requests served at once.")]
 BudgetOption = Annotated[int | None, typer.Option(help="Most bytes of KV in use at once.")]
@@ -97,6 +112,11 @@ KEYS = {
     "dtype": "dtype",
     "device": "device",
     "weights": "weights",
+    "layers": "layers",
+    "first_token": "first_token",
+    "state_init": "state_init",
+    "prefix_cache": "kv.prefix_cache",
+    "kv_host_bytes": "kv.host_bytes",
 }
 """Flag → configuration key: one set of defaults and checks, whatever the command."""
 
@@ -123,9 +143,14 @@ def verb(
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     weights: WeightsOption = None,
+    layers: LayersOption = None,
+    first_token: FirstOption = None,
+    state_init: StateOption = None,
     width: WidthOption = None,
     max_residents: ResidentsOption = None,
     kv_budget_bytes: BudgetOption = None,
+    kv_host_bytes: HostOption = None,
+    prefix_cache: PrefixOption = None,
     coda_min_rows: CodaOption = None,
     prefill_tokens: PrefillOption = None,
     as_json: JsonOption = False,

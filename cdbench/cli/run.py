@@ -54,6 +54,9 @@ def verb(
         str | None, typer.Option(help="auto, float32, bfloat16, float16, float64.")
     ] = None,
     weights: Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Layers P-C-K in place of the model's; random weights only.")
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="Run directory (default: results/runs/<date>-<name>).")
     ] = None,
@@ -96,6 +99,7 @@ def verb(
             "device": device,
             "dtype": dtype,
             "weights": weights,
+            "layers": layers,
             "out": out,
         },
     )

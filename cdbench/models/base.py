@@ -63,7 +63,7 @@ class ModelDims:
     has_exit_gate: bool = False
     has_injection: bool = False
     has_random_state: bool = False
-    """Whether ``state_init: random`` means anything: the state before loop 1 is not the prompt's."""
+    """Whether ``state_init: random`` means anything: loop 1 does not start from the prompt."""
     readout_values: int = 0
     """Numbers per token that the readout gathers over the loops; 0: it is the last state alone."""
 

@@ -84,7 +84,11 @@ def prepare(config: RunConfig, prompts: Sequence[Prompt], ending: Ending) -> Gen
     if asked is not None and trace is None:
         check_exit(asked.rule, asked.threshold, RULES)
     model = load_model(
-        config.model, dtype=config.dtype, device=config.device, weight_seed=config.weight_seed
+        config.model,
+        dtype=config.dtype,
+        device=config.device,
+        weight_seed=config.weight_seed,
+        layers=config.layers,
     )
     _refuse_dense_on_looped(mode, model)
     max_loops = full_depth(config, model)

@@ -39,6 +39,9 @@ def settings(
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         "weights": config.weights,
+        "layers": config.layers,
+        "first_token": config.first_token,
+        "state_init": config.state_init,
     }
 
 
@@ -62,6 +65,8 @@ def marks(
     """What in the output is not the model's own doing."""
     if model.weight_seed is not None:
         yield f"random weights (seed {model.weight_seed}): the text means nothing"
+    if model.layers is not None:
+        yield f"layers {model.layers} in place of the model's own: for timing only"
     if trace is not None:
         what = "tokens and depths" if mode.adaptive else "tokens"
         yield f"replayed: {what} are those recorded in {trace.file}"

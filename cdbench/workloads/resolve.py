@@ -115,7 +115,8 @@ def engine_config(
     """
     sizes, reuse = config.engine, config.kv.prefix_cache
     # A dense model beside a looped one has no state to draw.
-    state_init = "zero" if mode.kind == "dense" else config.state_init
+    own = mode.dense in (None, "unrolled")
+    state_init = config.state_init if own else "zero"
     if reuse is None:
         reuse = cache_prefixes and state_init == "zero"
     assert isinstance(sizes.coda_min_rows, int), "auto is refused by the configuration"

@@ -91,6 +91,24 @@ def _huginn(model: StagedModel) -> Planner:
     return plan
 
 
+def polishing(model: StagedModel) -> Planner:
+    """``demo-huginn``'s second stage: the real rules decide, and the last loop counts.
+
+    The first stage asks so much of every loop that the first two do all the work, and the words
+    they get wrong stay wrong.
+    """
+    asked = Asked(loop=0.05, settle=0.3)
+    rules = (("latent-diff", LATENT_DIFFERENCE), ("kl", KL))
+
+    def plan(step: int, share: float, rng: random.Random) -> Plan:
+        if step % 2 == 0:
+            return Plan(asked)
+        rule, thresholds = rules[step % 4 == 1]
+        return Plan(asked, by_rule(model, rule, log_uniform(rng, *thresholds)))
+
+    return plan
+
+
 def _universal(model: StagedModel) -> Planner:
     plain = Asked(guide=GUIDE)
     halting = Asked(guide=GUIDE, halting=True, ponder=PONDER, halt_at=HALT_AT)
