@@ -58,7 +58,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--gate-lr", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        default=list(TASKS),
+        choices=list(TASKS),
+        help="one named twice is drawn twice as often",
+    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0, help="processes that draw batches")
@@ -155,7 +161,7 @@ def card_of(args: argparse.Namespace, batches: int) -> dict[str, Any]:
         "exit": RECIPES[args.model].exit,
         "kv": "per-loop",
         "trained_with": " ".join(words),
-        "tasks": [f"demo_{task}" for task in args.tasks],
+        "tasks": [f"demo_{task}" for task in dict.fromkeys(args.tasks)],
     }
     if args.max_seconds is not None:
         card["notes"] = f"{batches} batches of {args.batch_size} on {device_name(args)}"
