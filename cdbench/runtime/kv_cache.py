@@ -131,8 +131,6 @@ class KVCache:
         self._reserved = np.zeros(residents, dtype=np.int64)
         self._borrowed = np.zeros(residents, dtype=np.int64)
         """How many leading positions of each resident lie in rows that the prefix cache owns."""
-        self._own_again = np.zeros((residents, 2), dtype=np.int64)
-        """A span within them whose rows are the resident's own: another request cached them."""
         self._pinned: dict[int, Prefix] = {}
         self.prompt_tokens = self.prefix_tokens = 0
         """Prompt tokens admitted, and how many of them were found in the prefix cache."""
@@ -231,7 +229,6 @@ class KVCache:
             found = self.prefixes.lines(prefix)
             self._pin(resident, prefix)
         self._borrowed[resident] = cached
-        self._own_again[resident] = 0
         for stage, cache in self.stages.items():
             extra = stage is Stage.PRELUDE and positions > ids.size
             table, lines = cache.table, cache.slots
@@ -260,21 +257,23 @@ class KVCache:
             return
         cached = int(self._borrowed[resident])
         lines = {s: c.table.host[resident, :, : ids.size] for s, c in self.stages.items()}
-        node, known = self.prefixes.insert(ids, {**lines, Stage.CORE: by_loop})
+        lines[Stage.CORE] = by_loop
+        node, known = self.prefixes.insert(ids, lines)
         self._pin(resident, node)
         self._borrowed[resident] = ids.size
-        # Another request cached these positions first: this one keeps its own rows of them.
-        self._own_again[resident] = cached, known
-        spare = by_loop[self.slots - 1 : self.max_loops - 1, cached:known]
-        core.pool.give_back(spare.reshape(-1).astype(np.int64))
+        if known > cached:
+            # Another request cached these positions first: this one reads that one's rows.
+            for stage, cache in self.stages.items():
+                cache.pool.give_back(lines[stage][:, cached:known].reshape(-1).astype(np.int64))
+            theirs = self.prefixes.lines(node)
+            for stage, cache in self.stages.items():
+                keep = last if stage is Stage.CORE else slice(None)
+                cache.table.set_line(resident, theirs[stage][keep])
 
     def release(self, resident: int) -> None:
         """Free a resident's rows and let go of its prefix."""
-        borrowed = np.zeros(self._borrowed[resident], np.bool_)
-        borrowed[:] = True
-        borrowed[slice(*self._own_again[resident])] = False
         for cache in self.stages.values():
-            cache.release(resident, borrowed)
+            cache.release(resident, int(self._borrowed[resident]))
         self._borrowed[resident] = self._reserved[resident] = 0
         pinned = self._pinned.pop(resident, None)
         if pinned is not None:

@@ -205,8 +205,8 @@ class StageCache:
         rows = self.pool.take(slots * positions)
         return rows.astype(np.int32).reshape(slots, positions)
 
-    def release(self, resident: int, borrowed: npt.NDArray[np.bool_] | None = None) -> None:
-        """Free a resident's rows, but for ``borrowed`` positions ``[n]``, and clear its line."""
+    def release(self, resident: int, borrowed: int = 0) -> None:
+        """Free a resident's rows, but for ``borrowed`` leading positions, and clear its line."""
         self.pool.give_back(self._own_rows(resident, borrowed))
         self.table.clear(resident)
 
@@ -231,12 +231,11 @@ class StageCache:
         numbered = np.concatenate([[NO_ROW], rows]).astype(np.int32)
         self.table.set_line(resident, numbered[saved.line])
 
-    def _own_rows(self, resident: int, borrowed: npt.NDArray[np.bool_] | None) -> IntArray:
+    def _own_rows(self, resident: int, borrowed: int) -> IntArray:
         table = self.table.host[resident]
         own = table > NO_ROW
         # A slot that was never written repeats the row of the slot before it.
         own[1:] &= table[1:] != table[:-1]
-        if borrowed is not None:
-            own[:, : borrowed.size] &= ~borrowed
+        own[:, :borrowed] = False
         rows: IntArray = table[own].astype(np.int64)
         return rows

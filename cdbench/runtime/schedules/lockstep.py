@@ -47,8 +47,10 @@ class Lockstep(Schedule):
             (Verdict.LOOP, Work.CORE),
             (Verdict.EXIT, Work.CODA),
         ):
-            if self._batch[verdict].size:
-                rows, self._batch[verdict] = self._batch[verdict], NOBODY
+            held = self._batch[verdict]
+            if held.size:
+                # Tokens that came back from host memory may be more than a launch has room for.
+                rows, self._batch[verdict] = held[: self.width], held[self.width :]
                 return Launch(work, rows)
         if prefill_offered:
             return PREFILL
