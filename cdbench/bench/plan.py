@@ -12,7 +12,7 @@ from cdbench.grammar import Mode
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.models.unrolled import unrolled
 from cdbench.runtime.core import ExitPolicy, LaunchObserver
-from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine import Engine, EngineConfig, check_model
 from cdbench.runtime.exits import check_policy
 from cdbench.runtime.modes import mode_loops
 from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace
@@ -73,26 +73,28 @@ class Plan:
             loops = mode.depth if isinstance(mode.depth, int) else self.max_loops
         return Subject(label or str(mode), mode, model, policy, loops)
 
-    def engine(
-        self, subject: Subject, observer: LaunchObserver | None = None, live: bool = True
-    ) -> Engine:
-        """A fresh engine for a row; all rows have the same sizes, layout and KV budget.
-
-        A ``live`` one makes text and reuses prompt prefixes; one for timed work does neither.
-        """
-        loops = None if subject.mode.dense else self.max_loops
-        residents = self.config.engine.max_residents
-        settings = engine_config(
+    def settings(self, subject: Subject, live: bool = True) -> EngineConfig:
+        """How a row's engine runs; all rows have the same sizes, layout and KV budget."""
+        return engine_config(
             self.config,
             subject.mode,
             self.kv_layout,
-            loops,
-            residents,
+            None if subject.mode.dense else self.max_loops,
+            self.config.engine.max_residents,
             self.kv_budget_bytes,
             cache_prefixes=live,
         )
+
+    def engine(
+        self, subject: Subject, observer: LaunchObserver | None = None, live: bool = True
+    ) -> Engine:
+        """A fresh engine for a row.
+
+        A ``live`` one makes text and reuses prompt prefixes; one for timed work does neither.
+        """
         model = subject.model
         detokenize = model.decode if live and model.tokenizer is not None else None
+        settings = self.settings(subject, live)
         return Engine(model.network, settings, detokenize=detokenize, observer=observer)
 
 
@@ -132,6 +134,8 @@ def make_plan(config: RunConfig) -> Plan:
     for mode in modes:  # so that an impossible mode is found before the first one has run
         if mode.depth != "auto":
             mode_loops(mode, max_loops)
+            subject = plan.subject(mode)
+            check_model(plan.settings(subject), subject.model.network)
     return plan
 
 

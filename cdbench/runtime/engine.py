@@ -89,7 +89,7 @@ class Engine:
     ) -> None:
         self.config = config = config or EngineConfig()
         _check_config(config)
-        _check_model(config, model)
+        check_model(config, model)
         self.mode = parse_mode(config.mode)
         self.model = model
         self.max_loops = mode_loops(self.mode, config.max_loops or model.dims.max_loops)
@@ -377,7 +377,8 @@ class Engine:
         return self.detokenize(out.tokens[r, : out.count[r]].tolist())
 
 
-def _check_model(config: EngineConfig, model: StagedModel) -> None:
+def check_model(config: EngineConfig, model: StagedModel) -> None:
+    """Raise UsageError where a model cannot do what the configuration asks of it."""
     if config.state_init != "random":
         return
     if not model.dims.has_random_state:
