@@ -117,7 +117,7 @@ def prepare(config: RunConfig, prompts: Sequence[Prompt], ending: Ending) -> Gen
             "forced": list(forced),
             "replay": None if trace is None else trace.file,
         },
-        marks=tuple(record.marks(model, mode, trace, forced)),
+        marks=tuple(record.marks(config, model, mode, trace, forced)),
         notes=tuple(record.notes(config, model, mode, trace, policy)),
     )
 

@@ -60,13 +60,21 @@ def request(index: int, result: RequestResult) -> GeneratedRequest:
 
 
 def marks(
-    model: LoadedModel, mode: Mode, trace: ExitTrace | None, forced: Sequence[int]
+    config: RunConfig,
+    model: LoadedModel,
+    mode: Mode,
+    trace: ExitTrace | None,
+    forced: Sequence[int],
 ) -> Iterator[str]:
     """What in the output is not the model's own doing."""
     if model.weight_seed is not None:
         yield f"random weights (seed {model.weight_seed}): the text means nothing"
     if model.layers is not None:
         yield f"layers {model.layers} in place of the model's own: for timing only"
+    if config.state_init == "random":
+        yield f"initial states are random (seed {config.sampling.seed})"
+    if config.first_token == "select":
+        yield "first tokens are read from the loop their rule selects; no loop is saved"
     if trace is not None:
         what = "tokens and depths" if mode.adaptive else "tokens"
         yield f"replayed: {what} are those recorded in {trace.file}"
