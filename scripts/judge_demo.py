@@ -31,7 +31,7 @@ GRIDS = {
     "cdf": [0.998, 0.995, 0.99, 0.98, 0.97, 0.95, 0.93, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5],
     "latent-diff": [0.02, 0.03, 0.05, 0.07, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3],
     "kl": [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1],
-    "act": [0.99],
+    "act": [0.9999, 0.9995, 0.999, 0.998, 0.996, 0.993, 0.99, 0.98],
 }
 
 
@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="a demo model's name or directory")
     parser.add_argument("--choose", action="store_true", help="choose the card's threshold first")
     parser.add_argument("--also", nargs="*", default=[], help="further rules, as kl@0.001")
+    parser.add_argument("--depths", nargs="*", type=int, help="fixed depths (default: all)")
     parser.add_argument("--documents", type=int, help="of each task (default: all)")
     parser.add_argument("--validation", type=int, default=50, help="documents of each task")
     parser.add_argument("--threads", type=int, default=2)
@@ -58,7 +59,9 @@ def main(argv: list[str] | None = None) -> None:
         model = load_model(args.model, device="cpu", dtype="float32")
     texts = [model.card.exit, *args.also]
     rules = [adaptive(parse_exit(text)) for text in texts if text != "none"]
-    depths = list(range(model.network.dims.max_loops - 1, 0, -1))
+    depths = args.depths
+    if depths is None:
+        depths = list(range(model.network.dims.max_loops - 1, 0, -1))
     results = judge(model, shipped_questions(model.card.tasks, args.documents), rules, depths)
     print(json.dumps({"model": model.name, "exit": model.card.exit, "results": results}, indent=1))
 

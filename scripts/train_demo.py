@@ -51,7 +51,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--exit-batches", type=int, default=250, help="of those, under the gate (demo-ouro)"
     )
     parser.add_argument(
-        "--polish", type=Path, help="go on from these weights with demo-huginn's second stage"
+        "--polish", type=Path, help="go on from these weights with the model's second stage"
     )
     parser.add_argument("--exit-lr", type=float, default=5e-4)
     parser.add_argument("--gate-batches", type=int, default=200)
@@ -101,7 +101,7 @@ def train(model: StagedModel, args: argparse.Namespace) -> int:
     keeping = Keeping(args.checkpoints, name, args.save_every, args.log_every, args.fresh)
     if args.polish is not None:
         model.load_state_dict(torch.load(args.polish, weights_only=True, map_location=args.device))
-        plan = polishing(model)
+        plan = polishing(args.model, model)
         polish = Stage("polish", args.batches, plan, args.lr, max_seconds=args.max_seconds)
         # Other documents than the first stage saw.
         stream = BatchStream(args.seed + 1, args.tasks, args.batch_size, args.workers, device)

@@ -15,8 +15,8 @@ import torch
 from hypothesis import given, settings
 
 from cdbench.models.base import StagedModel
-from cdbench.models.checkpoint import read_translation
 from cdbench.models.looped_llama import LoopedLlama
+from cdbench.models.translation import read_translation
 from cdbench.models.unrolled import unrolled
 from cdbench.runtime.core import Request
 from cdbench.runtime.engine import EngineConfig

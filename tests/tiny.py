@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from cdbench.models.base import StagedModel
-from cdbench.models.checkpoint import load_weights, read_config
+from cdbench.models.checkpoint import load_weights
+from cdbench.models.config_reader import read_config
 from cdbench.models.registry import build_model
 
 FIXTURE = Path(__file__).parent / "fixtures" / "ouro-nano"

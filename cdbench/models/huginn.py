@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
-from cdbench.models.checkpoint import ConfigReader
+from cdbench.models.config_reader import ConfigReader
 from cdbench.models.layers import GatedMLP, RMSNorm, at_least_float32, matrix_parameters
 
 MODEL_TYPE = "huginn_raven"

@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
-from cdbench.models.checkpoint import ConfigReader
+from cdbench.models.config_reader import ConfigReader
 from cdbench.models.layers import Attention, GatedMLP, RMSNorm, Rotary, matrix_parameters
 
 DENSE_THETA = 10000.0

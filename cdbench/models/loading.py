@@ -18,16 +18,10 @@ from tokenizers import Tokenizer
 from cdbench import resources
 from cdbench.errors import UsageError
 from cdbench.models.base import StagedModel
-from cdbench.models.checkpoint import (
-    CONFIG_NAME,
-    Translation,
-    load_weights,
-    read_config,
-    read_json,
-    read_translation,
-    weight_files,
-)
+from cdbench.models.checkpoint import load_weights, weight_files
+from cdbench.models.config_reader import CONFIG_NAME, read_config, read_json
 from cdbench.models.registry import build_model, config_keys, with_layers
+from cdbench.models.translation import Translation, read_translation
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_ANSWER_S = 5.0

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from cdbench.models.base import StageContext, WeightSlot
-from cdbench.models.checkpoint import ConfigReader
+from cdbench.models.config_reader import ConfigReader
 from cdbench.models.layers import RMSNorm
 from cdbench.models.llama import LayerShape, LlamaStages
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
-from cdbench.models.checkpoint import ConfigReader
+from cdbench.models.config_reader import ConfigReader
 from cdbench.models.layers import (
     Attention,
     GatedMLP,

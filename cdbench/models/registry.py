@@ -17,7 +17,7 @@ from typing import Any
 
 from cdbench.errors import UsageError
 from cdbench.models.base import StagedModel
-from cdbench.models.checkpoint import core_layers_only
+from cdbench.models.config_reader import core_layers_only
 from cdbench.resources import nearest_hint
 
 ENTRY_POINT_GROUP = "cdbench.models"

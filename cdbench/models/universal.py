@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from cdbench.errors import UsageError
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
-from cdbench.models.checkpoint import ROPE_TABLES, ConfigReader
+from cdbench.models.config_reader import ROPE_TABLES, ConfigReader
 from cdbench.models.layers import (
     Attention,
     GatedMLP,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cdbench.models.base import StageContext, StagedModel, WeightSlot
-from cdbench.models.checkpoint import ConfigReader, core_layers_only
+from cdbench.models.config_reader import ConfigReader, core_layers_only
 from cdbench.models.layers import RMSNorm, Rotary, at_least_float32, matrix_parameters
 from cdbench.models.llama import LayerShape, LlamaLayer
 

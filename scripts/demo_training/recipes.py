@@ -91,12 +91,16 @@ def _huginn(model: StagedModel) -> Planner:
     return plan
 
 
-def polishing(model: StagedModel) -> Planner:
-    """``demo-huginn``'s second stage: the real rules decide, and the last loop counts.
+def polishing(name: str, model: StagedModel) -> Planner:
+    """The second stage of the two that have one: what exits cost counts for more.
 
-    The first stage asks so much of every loop that the first two do all the work, and the words
-    they get wrong stay wrong.
+    ``demo-huginn``'s first stage asks so much of every loop that the first two do all the work, and
+    the words they get wrong stay wrong; ``demo-ut``'s halts words a loop too soon.
     """
+    return _huginn_polish(model) if name == "demo-huginn" else _universal_polish(model)
+
+
+def _huginn_polish(model: StagedModel) -> Planner:
     asked = Asked(loop=0.05, settle=0.3)
     rules = (("latent-diff", LATENT_DIFFERENCE), ("kl", KL))
 
@@ -105,6 +109,15 @@ def polishing(model: StagedModel) -> Planner:
             return Plan(asked)
         rule, thresholds = rules[step % 4 == 1]
         return Plan(asked, by_rule(model, rule, log_uniform(rng, *thresholds)))
+
+    return plan
+
+
+def _universal_polish(model: StagedModel) -> Planner:
+    asked = Asked(loop=0.1, guide=GUIDE, halting=True, ponder=0.2 * PONDER, halt_at=HALT_AT)
+
+    def plan(step: int, share: float, rng: random.Random) -> Plan:
+        return Plan(asked, by_rule(model, "act", HALT_AT) if step % 4 else None)
 
     return plan
 
