@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -23,7 +25,8 @@ from cdbench.runtime.core import IntArray, Stage
 from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.kv_cache import slots_of_layout as slots_of
 from cdbench.runtime.row_pool import RowPool
-from cdbench.runtime.stage_cache import GROWTH_STEP_POSITIONS, StageCache
+from cdbench.runtime.stage_cache import GROWTH_STEP_POSITIONS, RowTable, SavedRows, StageCache
+from tests import pressure
 from tests.staged import DIMS
 
 CORE_ONLY = dataclasses.replace(DIMS, prelude_layers=0, coda_layers=0)
@@ -341,3 +344,280 @@ CacheMachine.TestCase.settings = settings(
     max_examples=20, stateful_step_count=30, deadline=None, derandomize=True
 )
 TestCacheMachine = CacheMachine.TestCase
+
+
+# Residents and cached prefixes together.
+
+LOOPS = 4
+
+
+@dataclass
+class Held:
+    """A request of the machine below: what it asked for, and how far it is."""
+
+    name: int
+    prompt: IntArray
+    positions: int
+    cached: int = 0
+    closed: bool = False
+    length: int = 0
+    depths: list[int] = field(default_factory=list)
+
+    def content(self, position: int, loop: int) -> float:
+        """What a row must hold: a prompt's depend on the ids up to there, later tokens' on whom."""
+        if position < self.prompt.size:
+            return float(hash((tuple(self.prompt[: position + 1].tolist()), loop)) % 2**40)
+        return float(hash((self.name, position, loop)) % 2**40)
+
+
+class PrefixMachine(RuleBasedStateMachine):
+    """Requests come, are cached, decode, are moved away and back, and leave, in any order.
+
+    Every row is marked with what was written to it, so that a row shared wrongly, lost, or freed
+    under a reader shows as a wrong mark or as a row with two owners.
+    """
+
+    @initialize(
+        layout=st.sampled_from(["per-loop", "first-shared", "shared", "slots:3"]),
+        positions=st.none() | st.integers(6, 24),
+        mirrored=st.booleans(),
+    )
+    def start(self, layout: str, positions: int | None, mirrored: bool) -> None:
+        budget = None if positions is None else kv_cache(layout).shape.budget_for(positions)
+        self.cache = KVCache(
+            DIMS, layout, LOOPS, RESIDENTS, budget, torch.float64, CPU, prefix_cache=True
+        )
+        for table in self.tables():
+            table.mirrored = mirrored
+            table.mirror()
+        self.here: dict[int, Held] = {}
+        self.away: list[tuple[Held, dict[Stage, SavedRows]]] = []
+        self.names = itertools.count()
+
+    def tables(self) -> list[RowTable]:
+        return [
+            table
+            for stage in self.cache.stages.values()
+            for table in (stage.table, stage.by_loop)
+            if table is not None
+        ]
+
+    def free_residents(self) -> list[int]:
+        return sorted(set(range(RESIDENTS)) - self.here.keys())
+
+    def makes_room(self, rows: dict[Stage, int]) -> bool:
+        """Give up prefixes until so many rows are free; False where they cannot be."""
+        free = self.cache.free_rows
+        while any(free[stage] < count for stage, count in rows.items()):
+            if not self.cache.evict_prefix():
+                return False
+            free = self.cache.free_rows
+        return True
+
+    def mark(self, stage: Stage, rows: IntArray, contents: list[float]) -> None:
+        for layer in self.cache.stages[stage].pool.layers:
+            layer[rows] = torch.tensor(contents, dtype=torch.float64)[:, None, None, None]
+
+    # Prompts.
+
+    @rule(
+        trunk=st.sampled_from([(1, 2, 3, 4), (1, 2, 9), (1, 2), (7,), (7, 7, 7, 7, 7)]),
+        own=st.lists(st.integers(1, 2), max_size=2),
+        later=st.integers(0, 4),
+    )
+    @precondition(lambda self: len(self.here) < RESIDENTS)
+    def open(self, trunk: tuple[int, ...], own: list[int], later: int) -> None:
+        ids = np.array([*trunk, *own], dtype=np.int64)
+        held = Held(next(self.names), ids, ids.size + later)
+        if not self.cache.could_ever_hold(held.positions):
+            return
+        while True:
+            prefix = self.cache.cached_prefix(ids, held.positions)
+            held.cached = prefix.length if prefix is not None else 0
+            assert held.cached < ids.size, "the last position always runs"
+            rows = self.cache.prompt_rows(ids.size, held.positions, held.cached)
+            free = self.cache.free_rows
+            if self.cache.budget_bytes is None or all(free[s] >= n for s, n in rows.items()):
+                break
+            if not self.cache.evict_prefix():
+                return
+        resident = self.free_residents()[0]
+        before = self.cache.rows_in_use
+        assert self.cache.open_prompt(resident, ids, held.positions, prefix) == held.cached
+        assert self.cache.rows_in_use - before == sum(rows.values()), "not the rows announced"
+        self.here[resident] = held
+        run = np.arange(held.cached, ids.size)
+        who = np.full_like(run, resident)
+        for loop in range(1, LOOPS + 1):
+            rows_T = self.cache.stages[Stage.CORE].prompt_rows(who, run, loop)
+            assert (rows_T > 0).all()
+            self.mark(Stage.CORE, rows_T, [held.content(p, loop) for p in run.tolist()])
+        for stage in (Stage.PRELUDE, Stage.CODA):
+            rows_T = self.cache.stages[stage].prompt_rows(who, run, 1)
+            self.mark(stage, rows_T, [held.content(p, 0) for p in run.tolist()])
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(not held.closed for held in self.here.values()))
+    def close(self, data: st.DataObject) -> None:
+        running = sorted(r for r, held in self.here.items() if not held.closed)
+        resident = data.draw(st.sampled_from(running))
+        held = self.here[resident]
+        self.cache.close_prompt(resident, held.prompt, held.positions)
+        held.closed, held.length = True, held.prompt.size
+
+    # Later tokens.
+
+    @rule(data=st.data(), depth=st.integers(1, LOOPS))
+    @precondition(lambda self: any(self.can_go_on(held) for held in self.here.values()))
+    def decode(self, data: st.DataObject, depth: int) -> None:
+        going = sorted(r for r, held in self.here.items() if self.can_go_on(held))
+        resident = data.draw(st.sampled_from(going))
+        held, position = self.here[resident], self.here[resident].length
+        who, where = ints(resident), ints(position)
+        wanted = {
+            stage: cache.rows_missing(who, where, ints(1)) if stage is not Stage.CORE else 0
+            for stage, cache in self.cache.stages.items()
+        }
+        wanted[Stage.CORE] = min(depth, self.cache.slots)
+        if self.cache.budget_bytes is None:
+            assert all(self.cache.free_rows[s] >= n for s, n in wanted.items()), "grown too little"
+        if not self.makes_room(wanted):
+            assert len(self.here) > 1, "a request alone has not the rows it was admitted for"
+            return
+        for stage in (Stage.PRELUDE, Stage.CODA):
+            rows_T = self.cache.stages[stage].write_rows(who, where, ints(1))
+            self.mark(stage, rows_T, [held.content(position, 0)])
+        core = self.cache.stages[Stage.CORE]
+        for loop in range(1, depth + 1):
+            rows_T = core.write_rows(who, where, ints(loop))
+            self.mark(Stage.CORE, rows_T, [held.content(position, loop)])
+        core.settle(who, where, ints(depth))
+        held.depths.append(depth)
+        held.length += 1
+
+    def can_go_on(self, held: Held) -> bool:
+        return held.closed and held.length < held.positions
+
+    # Leaving, for good or for a while.
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(held.closed for held in self.here.values()))
+    def release(self, data: st.DataObject) -> None:
+        resident = data.draw(st.sampled_from(self.settled()))
+        self.cache.release(resident)
+        del self.here[resident]
+
+    @rule(data=st.data())
+    @precondition(
+        lambda self: (
+            self.cache.budget_bytes is not None and any(h.closed for h in self.here.values())
+        )
+    )
+    def save(self, data: st.DataObject) -> None:
+        resident = data.draw(st.sampled_from(self.settled()))
+        held = self.here.pop(resident)
+        self.away.append((held, self.cache.save(resident)))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.away and len(self.here) < RESIDENTS)
+    def restore(self, data: st.DataObject) -> None:
+        held, saved = self.away[-1]
+        if not self.makes_room({stage: rows.rows for stage, rows in saved.items()}):
+            return
+        self.away.pop()
+        resident = data.draw(st.sampled_from(self.free_residents()))
+        self.cache.restore(resident, saved)
+        self.here[resident] = held
+
+    def settled(self) -> list[int]:
+        return sorted(r for r, held in self.here.items() if held.closed)
+
+    @rule()
+    def evict(self) -> None:
+        """One prefix goes, or none where all that are cached are read."""
+        prefixes = self.cache.prefixes
+        assert prefixes is not None
+        before = prefixes.positions
+        pinned = {id(edge) for node in self.cache._pinned.values() for edge in node.path()}
+        unread = [n for n in prefixes._nodes() if n.parent is not None and id(n) not in pinned]
+        assert self.cache.evict_prefix() == bool(unread)
+        assert (prefixes.positions < before) == bool(unread)
+
+    @rule()
+    def clear(self) -> None:
+        self.cache.clear_prefixes()
+
+    # Always.
+
+    @invariant()
+    def every_row_has_one_owner(self) -> None:
+        pressure.check_cache(self.cache)
+
+    @invariant()
+    def whoever_reads_finds_what_was_written(self) -> None:
+        core = self.cache.stages[Stage.CORE]
+        for resident, held in self.here.items():
+            for position in range(held.length if held.closed else held.prompt.size):
+                for stage in (Stage.PRELUDE, Stage.CODA):
+                    cache = self.cache.stages[stage]
+                    row = int(cache.table.on_device[resident, 0, position])
+                    self.holds(stage, row, held.content(position, 0))
+                slots = self.cache.slots if held.closed else 0
+                for slot in range(1, slots + 1):
+                    row = int(core.table.on_device[resident, slot - 1, position])
+                    self.holds(
+                        Stage.CORE, row, held.content(position, self.loop_in(held, slot, position))
+                    )
+
+    def loop_in(self, held: Held, slot: int, position: int) -> int:
+        """The loop whose keys a slot holds once its token is complete."""
+        if position < held.prompt.size:
+            return LOOPS if slot == self.cache.slots else slot
+        depth = held.depths[position - held.prompt.size]
+        return depth if slot == self.cache.slots else min(slot, depth)
+
+    def holds(self, stage: Stage, row: int, content: float) -> None:
+        for layer in self.cache.stages[stage].pool.layers:
+            assert row > 0
+            assert (layer[row] == content).all(), f"{stage} row {row} holds something else"
+
+    @invariant()
+    def the_devices_tables_follow_the_hosts(self) -> None:
+        for table in self.tables():
+            assert (table.on_device.numpy() == table.host).all()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        for resident, held in list(self.here.items()):
+            if not held.closed:
+                self.cache.close_prompt(resident, held.prompt, held.positions)
+            self.cache.release(resident)
+        self.cache.clear_prefixes()
+        assert self.cache.rows_in_use == 0
+
+
+PrefixMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+)
+TestPrefixMachine = PrefixMachine.TestCase
+
+
+def test_a_prefix_that_is_read_is_not_given_up() -> None:
+    cache = KVCache(DIMS, "shared", LOOPS, RESIDENTS, None, torch.float64, CPU, prefix_cache=True)
+    for resident, ids in enumerate(([1, 2, 3], [1, 2, 4], [5, 6])):
+        prompt = np.array(ids, dtype=np.int64)
+        cache.open_prompt(resident, prompt, 5, cache.cached_prefix(prompt, 5))
+        cache.close_prompt(resident, prompt, 5)
+    assert cache.prefixes is not None
+    assert not cache.evict_prefix(), "all three are read"
+    cache.release(0)
+    assert cache.evict_prefix()
+    assert cache.prefixes.positions == 2 + 1 + 2, "3 went; 1 2 is read on the way to 4"
+    assert not cache.evict_prefix()
+    cache.release(2)
+    assert cache.evict_prefix()
+    assert cache.prefixes.positions == 3
+    cache.release(1)
+    cache.clear_prefixes()
+    assert cache.rows_in_use == 0

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cdbench.errors import UsageError
 from cdbench.models.base import StagedModel
-from cdbench.runtime.core import FloatArray, Request, SamplingParams
-from cdbench.runtime.engine import Engine
-from cdbench.runtime.sampling import draw, logprobs_of, stream_key, uniform
+from cdbench.runtime.core import ExitPolicy, FloatArray, Request, RequestResult, SamplingParams
+from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.sampling import draw, logprobs_of, state_keys, stream_key, uniform
+from tests import pressure, staged, tiny
 
 NEAR_A_BOUNDARY = 1e-9
 rows = st.lists(st.floats(-5, 5), min_size=1, max_size=9)
@@ -150,3 +156,121 @@ def test_the_seed_changes_the_text_and_repeats_it(tiny_ouro: StagedModel) -> Non
 
     assert text(1) == text(1)
     assert text(1) != text(2)
+
+
+# Random initial states.
+
+
+def test_a_states_key_depends_on_its_stream_and_position_alone() -> None:
+    together = state_keys(keys("a", "b", "a"), np.array([3, 3, 4]))
+    assert together.dtype == np.int64
+    assert state_keys(keys("a"), np.array([3])) == together[:1]
+    assert state_keys(keys("b"), np.array([3])) == together[1:2]
+    assert len(set(together.tolist())) == 3
+    assert (state_keys(keys("a", seed=1), np.array([3])) != together[:1]).all()
+
+
+def test_states_and_draws_are_keyed_apart() -> None:
+    """No position of a stream draws a token with the number that another draws a state with."""
+    streams, positions = keys(*(str(i) for i in range(64))).repeat(64), np.tile(np.arange(64), 64)
+    states = state_keys(streams, positions).view(np.uint64)
+    assert len(set(states.tolist())) == states.size
+    numbers = (states >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    drawn = uniform(streams, positions)
+    assert not set(numbers.tolist()) & set(drawn.tolist())
+    assert abs(np.corrcoef(numbers, drawn)[0, 1]) < 0.05
+
+
+HUGINN = tiny.huginn()
+RANDOM = EngineConfig(state_init="random")
+
+
+def random_requests(rng: random.Random) -> list[Request]:
+    palette = pressure.palette_of("huginn", rng.randint(0, 3))
+    return pressure.draw_batch(rng, palette, most=6)
+
+
+def served(config: EngineConfig, batch: list[Request]) -> dict[str, RequestResult]:
+    engine = Engine(HUGINN, config, clock=tiny.StepClock())
+    return {result.id: result for result in engine.run(batch)}
+
+
+def known(request: Request, config: EngineConfig) -> RequestResult:
+    """The request alone, its whole prompt at once, in an engine with all the memory it wants."""
+    alone = EngineConfig(
+        max_residents=1,
+        kv_layout=config.kv_layout,
+        first_token=config.first_token,
+        state_init="random",
+    )
+    return served(alone, [dataclasses.replace(request, arrival_s=0.0)])[request.id]
+
+
+@settings(max_examples=15)
+@given(rng=st.randoms(use_true_random=False), budget=st.booleans())
+def test_random_states_are_the_same_in_any_schedule(rng: random.Random, budget: bool) -> None:
+    batch = random_requests(rng)
+    config = dataclasses.replace(
+        pressure.draw_config(rng, HUGINN, batch), state_init="random", prefix_cache=False
+    )
+    if not budget:
+        config = dataclasses.replace(config, kv_budget_bytes=None, kv_host_bytes=None)
+    results = served(config, batch)
+    for request in batch:
+        alone, result = known(request, config), results[request.id]
+        assert result.tokens == alone.tokens
+        assert result.executed_depths == alone.executed_depths
+        assert result.requested_depths == alone.requested_depths
+        assert result.logprobs == pytest.approx(alone.logprobs, abs=pressure.TOLERANCE)
+
+
+def test_random_states_survive_being_moved_in_the_middle_of_a_token() -> None:
+    policy, shape = ExitPolicy("latent-diff", 0.6), Engine(HUGINN).cache.shape
+    batch = [Request(str(i), [i + 1, 2], 10, policy) for i in range(6)]
+    config = dataclasses.replace(RANDOM, max_residents=6, kv_budget_bytes=shape.budget_for(14))
+    engine = Engine(HUGINN, config, clock=tiny.StepClock())
+    results = {result.id: result for result in engine.run(batch)}
+    assert engine.memory.counters.mid_token > 0
+    for request in batch:
+        alone = known(request, config)
+        assert results[request.id].tokens == alone.tokens
+        assert results[request.id].executed_depths == alone.executed_depths
+
+
+def test_random_states_are_keyed_by_request_seed_and_position() -> None:
+    def one(name: str, seed: int, config: EngineConfig = RANDOM) -> list[float]:
+        request = Request(name, [4, 4, 4], force=[4, 4, 4, 4], sampling=SamplingParams(seed=seed))
+        return served(config, [request])[name].logprobs
+
+    assert one("a", 0) == one("a", 0)
+    assert len({tuple(one(name, seed)) for name in "ab" for seed in (0, 1)}) == 4
+    zero = EngineConfig()
+    assert one("a", 0, zero) == one("b", 1, zero) != one("a", 0)
+    # Equal tokens at different positions start from different states.
+    spread = np.ptp(one("a", 0)[1:]), np.ptp(one("a", 0, zero)[1:])
+    assert spread[0] > 0
+
+
+@pytest.mark.parametrize(
+    "build", [tiny.ouro, tiny.universal, tiny.llama, tiny.looped_llama, staged.staged]
+)
+def test_a_model_without_an_initial_state_of_its_own_refuses_a_random_one(
+    build: Callable[[], StagedModel],
+) -> None:
+    model = build()
+    with pytest.raises(UsageError, match=r"state_init 'random': a .* starts from its prelude"):
+        Engine(model, RANDOM)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"state_init": "random", "prefix_cache": True}, "kv.prefix_cache: with state_init random"),
+        ({"state_init": "ones"}, "state_init 'ones': unknown; use zero or random"),
+    ],
+)
+def test_random_states_and_cached_prefixes_exclude_each_other(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        Engine(HUGINN, EngineConfig(**changes))

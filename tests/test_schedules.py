@@ -130,6 +130,180 @@ def test_a_resident_that_leaves_is_forgotten_wherever_it_waits(name: str) -> Non
     assert sorted(seen) == [3, 5]
 
 
+# Leaving and coming back.
+
+
+def in_every_place(name: str) -> Schedule:
+    """Residents 0 and 4 before a loop, 1 before a readout, 2 exited, 3 at its second loop."""
+    schedule = SCHEDULES[name](4, 3)
+    schedule.enter(ids(0, 1, 2, 3))
+    answer(schedule, take(schedule, Work.CORE), LOOP, READ_OUT, EXIT, LOOP)
+    schedule.enter(ids(4))
+    return schedule
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_leaving_tells_where_each_was_in_the_order_asked(name: str) -> None:
+    schedule = in_every_place(name)
+    assert schedule.leave(ids(2, 0, 4, 1)).tolist() == [EXIT, LOOP, LOOP, EXIT]
+    assert schedule.in_flight == 1
+    assert schedule.leave(ids(3)).tolist() == [LOOP]
+    assert schedule.in_flight == 0
+    assert schedule.leave(ids()).tolist() == []
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (2, 4, 1, 0, 3)])
+def test_who_comes_back_goes_on_with_the_stage_it_was_at(name: str, order: list[int]) -> None:
+    schedule = in_every_place(name)
+    places = schedule.leave(ids(*order))
+    assert schedule.next_launch(prefill_offered=False) is None
+    for resident, place in zip(order, places, strict=True):
+        schedule.enter(ids(resident), place)
+    assert schedule.in_flight == 5
+    seen: dict[Work, list[int]] = {Work.CORE: [], Work.CODA: []}
+    while (launch := schedule.next_launch(prefill_offered=False)) is not None:
+        seen[launch.work] += launch.residents.tolist()
+    assert seen[Work.CODA] == [r for r in order if r in (1, 2)]
+    assert seen[Work.CORE] == [r for r in order if r in (0, 3, 4)]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_who_comes_back_is_last_in_its_queue(name: str) -> None:
+    schedule = SCHEDULES[name](2, 1)
+    schedule.enter(ids(0, 1, 2))
+    (place,) = schedule.leave(ids(0))
+    schedule.enter(ids(0), place)
+    assert take(schedule, Work.CORE).residents.tolist() == [1, 2]
+    assert take(schedule, Work.CORE).residents.tolist() == [0]
+
+
+def test_lockstep_lets_who_comes_back_before_a_loop_wait_for_the_next_batch() -> None:
+    schedule = Lockstep(width=3)
+    schedule.enter(ids(0, 1, 2))
+    answer(schedule, take(schedule, Work.CORE), LOOP, LOOP, LOOP)
+    (place,) = schedule.leave(ids(1))
+    schedule.enter(ids(1), place)
+    shrunk = take(schedule, Work.CORE)
+    assert shrunk.residents.tolist() == [0, 2]
+    answer(schedule, shrunk, EXIT, EXIT)
+    assert take(schedule, Work.CODA).residents.tolist() == [0, 2]
+    assert take(schedule, Work.CORE).residents.tolist() == [1]
+
+
+def test_lockstep_reads_out_who_comes_back_before_a_coda_with_the_batch_that_is_there() -> None:
+    schedule = Lockstep(width=3)
+    schedule.enter(ids(0, 1, 2))
+    answer(schedule, take(schedule, Work.CORE), EXIT, LOOP, LOOP)
+    (place,) = schedule.leave(ids(0))
+    schedule.enter(ids(0), place)
+    answer(schedule, take(schedule, Work.CORE), LOOP, EXIT)
+    answer(schedule, take(schedule, Work.CORE), EXIT)
+    coda = take(schedule, Work.CODA)
+    assert coda.residents.tolist() == [0, 2, 1]
+    # One of them was before a readout and loops on.
+    answer(schedule, coda, LOOP, DONE, DONE)
+    assert take(schedule, Work.CORE).residents.tolist() == [0]
+
+
+def test_cdb_counts_who_comes_back_towards_the_least_coda() -> None:
+    schedule = cdb_with_exited(width=4, coda_min_rows=2, exited=1, looping=2)
+    schedule.enter(ids(9), EXIT)
+    assert take(schedule, Work.CODA).residents.tolist() == [0, 9]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_no_launch_is_wider_than_the_width_however_many_come_back(name: str) -> None:
+    schedule = SCHEDULES[name](2, 1)
+    schedule.enter(ids(0, 1))
+    answer(schedule, take(schedule, Work.CORE), EXIT, EXIT)
+    for resident in (2, 3, 4):
+        schedule.enter(ids(resident), EXIT)
+    sizes, looping = [], 0
+    while (launch := schedule.next_launch(prefill_offered=False)) is not None:
+        sizes.append(launch.residents.size)
+        if launch.work is Work.CODA:
+            # None of them has exited: they all loop on, and may be a batch of their own.
+            answer(schedule, launch, *[LOOP] * launch.residents.size)
+        looping += launch.residents.size if launch.work is Work.CORE else 0
+    assert max(sizes) == 2
+    assert looping == 5
+
+
+@given(
+    name=st.sampled_from(sorted(SCHEDULES)),
+    width=st.integers(1, 4),
+    coda_min_rows=st.integers(1, 5),
+    depths=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=6),
+    reads_out=st.booleans(),
+    data=st.data(),
+)
+def test_moving_residents_away_and_back_loses_no_loop_and_doubles_none(
+    name: str,
+    width: int,
+    coda_min_rows: int,
+    depths: list[list[int]],
+    reads_out: bool,
+    data: st.DataObject,
+) -> None:
+    """As an engine does it: out of the queues or out of a launch, back at the place named."""
+    schedule = SCHEDULES[name](width, coda_min_rows)
+    token, loop = [0] * len(depths), [0] * len(depths)
+    loops: Counter[int] = Counter()
+    away: list[tuple[int, np.int8]] = []
+    here = set(range(len(depths)))
+    schedule.enter(np.arange(len(depths)))
+    moves = 0
+    for _ in range(200):
+        if away and (schedule.in_flight == 0 or data.draw(st.booleans())):
+            resident, place = away.pop(0)
+            schedule.enter(ids(resident), place)
+            here.add(resident)
+        launch = schedule.next_launch(prefill_offered=False)
+        if launch is None:
+            if not away:
+                break
+            continue
+        rows = launch.residents.tolist()
+        assert 1 <= len(rows) <= width
+        if moves < 8 and data.draw(st.booleans()):
+            moves += 1
+            gone = data.draw(st.sampled_from(sorted(here)))
+            here.remove(gone)
+            if gone in rows:
+                place = LOOP if launch.work is Work.CORE else EXIT
+                launch = Launch(launch.work, launch.residents[launch.residents != gone])
+            else:
+                (place,) = schedule.leave(ids(gone))
+            away.append((gone, place))
+            if not launch.residents.size:
+                continue
+        verdicts, going = [], []
+        for r in launch.residents.tolist():
+            if launch.work is Work.CORE:
+                assert loop[r] < depths[r][token[r]], "a token that has exited looped again"
+                loop[r] += 1
+                loops[r] += 1
+            exits = loop[r] == depths[r][token[r]]
+            if launch.work is Work.CORE:
+                verdicts.append(READ_OUT if reads_out else EXIT if exits else LOOP)
+                continue
+            assert exits or reads_out, "a coda ran for a token that had not exited"
+            verdicts.append(DONE if exits else LOOP)
+            if exits:
+                token[r], loop[r] = token[r] + 1, 0
+                going += [r] if token[r] < len(depths[r]) else []
+                here -= set() if token[r] < len(depths[r]) else {r}
+        answer(schedule, launch, *verdicts)
+        if going:
+            schedule.enter(ids(*going))
+        if not here and not away:
+            break
+    assert schedule.in_flight == 0
+    assert token == [len(request) for request in depths]
+    assert loops == {r: sum(request) for r, request in enumerate(depths)}
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_nothing_to_do_is_none(name: str) -> None:
     schedule = SCHEDULES[name](4, 1)

@@ -26,6 +26,7 @@ VERBS: dict[str, Verb] = {
     "run": Verb("cdbench.cli.run", "Measure every mode on equal work, and its accuracy."),
     "generate": Verb("cdbench.cli.generate", "Continue prompts with one model in one mode."),
     "config": Verb("cdbench.cli.config", "Check, show or explain a run configuration."),
+    "doctor": Verb("cdbench.cli.doctor", "Check a model on this machine before trusting it."),
     "list": Verb("cdbench.cli.list", "List models, tasks, exit rules or metrics."),
 }
 
