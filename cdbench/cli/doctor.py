@@ -1,0 +1,122 @@
+"""``cdbench doctor``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdbench.cli.config import JsonOption
+from cdbench.errors import InvalidRunError, UsageError
+
+if TYPE_CHECKING:
+    from cdbench.doctor.document import DoctorDocument
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Demo name, checkpoint directory or hub id."),
+]
+ExitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--exit",
+        metavar="RULE",
+        help="none, fixed:D or RULE[@THRESHOLD]; default: the model card's.",
+    ),
+]
+KvOption = Annotated[str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="float64, float32, bfloat16 or float16 for the checks; default: float64, where "
+        "agreement is exact, for a model of up to 250 million parameters."
+    ),
+]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+WeightsOption = Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")]
+PromptsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help='Lines {"prompt": [ids], "force": [ids], "max_new_tokens": n}; the last two may be '
+        "left out. -: stdin.",
+    ),
+]
+RequestsOption = Annotated[
+    int | None, typer.Option(min=1, help="How many prompts are used; default: 8, or 4 if large.")
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most tokens of a continuation; default: 24, or 8 if large."),
+]
+
+
+def verb(
+    model: ModelOption = None,
+    exit_rule: ExitOption = None,
+    kv: KvOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    weights: WeightsOption = None,
+    prompts: PromptsOption = None,
+    requests: RequestsOption = None,
+    max_new_tokens: TokensOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a model on this machine: is it served as it computes by itself?
+
+    Alone and in company, under every schedule, KV layout and memory pressure, a request must get
+    the same tokens, depths and logprobs, and full depth must be the model's own forward. A table
+    says what rounding changes per dtype. Without --model it prints the facts of this machine. Exit
+    codes: 0 every invariant holds, 2 wrong input, 3 a broken invariant.
+    """
+    from cdbench.config import load_config
+
+    flags = {
+        "model": model,
+        "exit.rule": exit_rule,
+        "kv.layout": kv,
+        "dtype": dtype,
+        "device": device,
+        "weights": weights,
+    }
+    if model is None:
+        given = [name for name, value in flags.items() if value is not None and name != "device"]
+        if given or prompts is not None or requests is not None or max_new_tokens is not None:
+            raise UsageError("doctor: no model is given to check; add --model MODEL")
+    config = load_config(flags=flags)
+
+    from cdbench.cli.progress import progress_on_stderr
+    from cdbench.doctor.examination import Asked, examine, machine
+    from cdbench.models.loading import resolve_device
+
+    if model is None:
+        document = machine(str(resolve_device(config.device)))
+    else:
+        with progress_on_stderr(sys.stderr, quiet=False) as progress:
+            document = examine(config, Asked(prompts, requests, max_new_tokens), progress)
+    _print(document, as_json)
+    _refuse(document)
+
+
+def _print(document: DoctorDocument, as_json: bool) -> None:
+    from cdbench.cli.output import print_json
+    from cdbench.doctor.report import print_report
+    from cdbench.render.terminal import make_console
+    from cdbench.schema import to_json
+
+    if as_json:
+        print_json(json.loads(to_json(document)))
+    else:
+        print_report(document, make_console())
+
+
+def _refuse(document: DoctorDocument) -> None:
+    failed = document.failed
+    if failed:
+        raise InvalidRunError(
+            f"doctor: {len(failed)} of {len(document.checks)} checks failed: {failed[0].name}: "
+            f"{failed[0].detail}; do not trust what this model gives on this machine"
+        )
