@@ -49,7 +49,7 @@ RequestsOption = Annotated[
 ]
 TokensOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Most tokens of a continuation; default: 24, or 8 if large."),
+    typer.Option(min=1, help="Most tokens of a continuation; default: 20, or 8 if large."),
 ]
 
 

@@ -17,9 +17,10 @@ from pydantic import JsonValue
 
 from cdbench.config import RunConfig, check_exit
 from cdbench.doctor import dtypes
-from cdbench.doctor.checks import CHECKS, STAGES, Invariant, not_run, run_check
+from cdbench.doctor.checks import CHECKS, STAGES
 from cdbench.doctor.document import Check, DoctorDocument, DtypeLine
 from cdbench.doctor.exits import Exits, depth_counts
+from cdbench.doctor.invariant import Invariant, not_run, run_check
 from cdbench.doctor.services import ROUNDINGS, Services, Subject
 from cdbench.doctor.stages import facts
 from cdbench.doctor.work import Work, choose
@@ -47,7 +48,7 @@ class Extent:
     new_tokens: int
 
 
-SMALL_EXTENT = Extent(requests=8, new_tokens=24)
+SMALL_EXTENT = Extent(requests=8, new_tokens=20)
 LARGE_EXTENT = Extent(requests=4, new_tokens=8)
 
 

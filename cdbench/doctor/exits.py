@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cdbench.doctor.checks import Found, Invariant
 from cdbench.doctor.document import RuleLine
+from cdbench.doctor.invariant import Found, Invariant
 from cdbench.doctor.services import Services
 from cdbench.doctor.serving import Served
 from cdbench.doctor.whole import signals
