@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
 from cdbench.models.config_reader import ConfigReader
-from cdbench.models.layers import GatedMLP, RMSNorm, at_least_float32, matrix_parameters
+from cdbench.models.layers import GatedMLP, RMSNorm, Rotary, at_least_float32, matrix_parameters
 
 MODEL_TYPE = "huginn_raven"
 LAYER_KEYS = ("n_layers_in_prelude", "n_layers_in_recurrent_block", "n_layers_in_coda")
@@ -29,30 +29,12 @@ TRUNCATED_AT = 3.0
 """Standard deviations at which the initial state's normal distribution is cut."""
 
 
-class InterleavedRotary:
-    """Position embedding on the pairs (2i, 2i+1), tabulated once per device and precision."""
+class InterleavedRotary(Rotary):
+    """Position embedding on the pairs (2i, 2i+1)."""
 
-    def __init__(self, head_dim: int, theta: float, max_positions: int) -> None:
-        self.head_dim = head_dim
-        self.theta = theta
-        self.max_positions = max_positions
-        self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
-
-    def at(self, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and signed sin ``[T, 1, E]``, in float32 or in ``dtype`` if that is float64."""
-        precise = torch.float64 if dtype == torch.float64 else torch.float32
-        key = (positions_T.device, precise)
-        if key not in self._tables:
-            self._tables[key] = self._build(*key)
-        cos, sin = self._tables[key]
-        return cos[positions_T], sin[positions_T]
-
-    def _build(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        exponents = torch.arange(0, self.head_dim, 2, dtype=dtype) / self.head_dim
-        angles = torch.outer(torch.arange(self.max_positions, dtype=dtype), self.theta**-exponents)
-        angles = angles.repeat_interleave(2, dim=-1)[:, None, :]
-        sign = torch.tensor([-1.0, 1.0], dtype=dtype).repeat(self.head_dim // 2)
-        return angles.cos().to(device), (angles.sin() * sign).to(device)
+    def _spread(self, angles: Tensor) -> tuple[Tensor, Tensor]:
+        sign = angles.new_tensor([-1.0, 1.0]).repeat(self.head_dim // 2)
+        return angles.repeat_interleave(2, dim=-1), sign
 
 
 def rotate_interleaved(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:

@@ -88,16 +88,24 @@ class Rotary:
         return cos[positions_T], sin[positions_T]
 
     def _build(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        angles, sign = self._spread(self._angles(dtype))
+        angles = angles[:, None, :]
+        # The rotation's sign lives in the sine table, so that applying it is swap and multiply.
+        return angles.cos().to(device), (angles.sin() * sign).to(device)
+
+    def _angles(self, dtype: torch.dtype) -> Tensor:
+        """Radians of every position and pair, ``[positions, E / 2]``."""
         exponents = torch.arange(0, self.head_dim, 2, dtype=dtype) / self.head_dim
         frequencies = self.theta**-exponents
         if self.scaling is not None:
             frequencies = self.scaling.apply(frequencies)
-        angles = torch.outer(torch.arange(self.max_positions, dtype=dtype), frequencies)
-        angles = torch.cat([angles, angles], dim=-1)[:, None, :]
-        # The sign of rotate-half lives in the sine table, so that applying it is roll and multiply.
-        sign = torch.ones(self.head_dim, dtype=dtype)
+        return torch.outer(torch.arange(self.max_positions, dtype=dtype), frequencies)
+
+    def _spread(self, angles: Tensor) -> tuple[Tensor, Tensor]:
+        """Angles over the whole head ``[positions, E]``, and the sign of each sine ``[E]``."""
+        sign = angles.new_ones(self.head_dim)
         sign[: self.head_dim // 2] = -1.0
-        return angles.cos().to(device), (angles.sin() * sign).to(device)
+        return torch.cat([angles, angles], dim=-1), sign
 
 
 def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
@@ -183,6 +191,12 @@ class GatedMLP(nn.Module):
             )
             slots[f"{official}.down_proj.{kind}"] = WeightSlot(f"{ours}.down.{kind}")
         return slots
+
+
+def gate_logit(gate: nn.Linear, state_TD: Tensor) -> Tensor:
+    """One number per row ``[T]`` from a gate's weights, in float32 or better."""
+    state = at_least_float32(state_TD)
+    return F.linear(state, gate.weight.to(state.dtype), gate.bias.to(state.dtype))[:, 0]
 
 
 def matrix_parameters(module: nn.Module) -> list[Tensor]:

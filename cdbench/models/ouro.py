@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
@@ -19,7 +18,7 @@ from cdbench.models.layers import (
     GatedMLP,
     RMSNorm,
     Rotary,
-    at_least_float32,
+    gate_logit,
     matrix_parameters,
 )
 
@@ -86,9 +85,7 @@ class Ouro(StagedModel):
         return self.lm_head(hidden_TD)
 
     def exit_logit(self, state_TD: Tensor) -> Tensor:
-        state = at_least_float32(state_TD)
-        weight, bias = self.gate.weight.to(state.dtype), self.gate.bias.to(state.dtype)
-        return F.linear(state, weight, bias)[:, 0]
+        return gate_logit(self.gate, state_TD)
 
     def stage_parameters(self) -> dict[str, list[Tensor]]:
         return {

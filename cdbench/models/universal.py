@@ -34,7 +34,6 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cdbench.errors import UsageError
@@ -45,7 +44,7 @@ from cdbench.models.layers import (
     GatedMLP,
     RMSNorm,
     Rotary,
-    at_least_float32,
+    gate_logit,
     matrix_parameters,
 )
 
@@ -153,9 +152,7 @@ class UniversalTransformer(StagedModel):
 
     def exit_logit(self, state_TD: Tensor) -> Tensor:
         """The halting unit w·s + b, whose sigmoid is this loop's halting probability."""
-        state = at_least_float32(state_TD)
-        weight, bias = self.halting.weight.to(state.dtype), self.halting.bias.to(state.dtype)
-        return F.linear(state, weight, bias)[:, 0]
+        return gate_logit(self.halting, state_TD)
 
     def absorb(self, state_TD: Tensor, readout_TM: Tensor, halt_at_T: Tensor) -> Tensor:
         halting_T = torch.sigmoid(self.exit_logit(state_TD))
