@@ -370,6 +370,9 @@ class Held:
         return float(hash((self.name, position, loop)) % 2**40)
 
 
+PROMPTS = st.sampled_from([[1, 2, 3, 4], [1, 2, 3], [1, 2, 9], [1], [1, 2, 3, 4, 1], [7, 7]])
+
+
 class PrefixMachine(RuleBasedStateMachine):
     """Requests come, are cached, decode, are moved away and back, and leave, in any order.
 
@@ -379,7 +382,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
     @initialize(
         layout=st.sampled_from(["per-loop", "first-shared", "shared", "slots:3"]),
-        positions=st.none() | st.integers(6, 24),
+        positions=st.none() | st.integers(5, 9) | st.integers(10, 24),
         mirrored=st.booleans(),
     )
     def start(self, layout: str, positions: int | None, mirrored: bool) -> None:
@@ -420,17 +423,30 @@ class PrefixMachine(RuleBasedStateMachine):
 
     # Prompts.
 
-    @rule(
-        trunk=st.sampled_from([(1, 2, 3, 4), (1, 2, 9), (1, 2), (7,), (7, 7, 7, 7, 7)]),
-        own=st.lists(st.integers(1, 2), max_size=2),
-        later=st.integers(0, 4),
-    )
+    @rule(prompt=PROMPTS, later=st.integers(0, 4))
     @precondition(lambda self: len(self.here) < RESIDENTS)
-    def open(self, trunk: tuple[int, ...], own: list[int], later: int) -> None:
-        ids = np.array([*trunk, *own], dtype=np.int64)
+    def prefill(self, prompt: list[int], later: int) -> None:
+        resident = self.opened(prompt, later)
+        if resident is not None:
+            self.closed(resident)
+
+    @rule(prompt=PROMPTS, later=st.integers(0, 4))
+    @precondition(lambda self: len(self.here) < RESIDENTS)
+    def open(self, prompt: list[int], later: int) -> None:
+        self.opened(prompt, later)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(not held.closed for held in self.here.values()))
+    def close(self, data: st.DataObject) -> None:
+        running = sorted(r for r, held in self.here.items() if not held.closed)
+        self.closed(data.draw(st.sampled_from(running)))
+
+    def opened(self, prompt: list[int], later: int) -> int | None:
+        """Who runs this prompt now; None where there is no room for it."""
+        ids = np.array(prompt, dtype=np.int64)
         held = Held(next(self.names), ids, ids.size + later)
         if not self.cache.could_ever_hold(held.positions):
-            return
+            return None
         while True:
             prefix = self.cache.cached_prefix(ids, held.positions)
             held.cached = prefix.length if prefix is not None else 0
@@ -440,7 +456,7 @@ class PrefixMachine(RuleBasedStateMachine):
             if self.cache.budget_bytes is None or all(free[s] >= n for s, n in rows.items()):
                 break
             if not self.cache.evict_prefix():
-                return
+                return None
         resident = self.free_residents()[0]
         before = self.cache.rows_in_use
         assert self.cache.open_prompt(resident, ids, held.positions, prefix) == held.cached
@@ -456,11 +472,9 @@ class PrefixMachine(RuleBasedStateMachine):
             rows_T = self.cache.stages[stage].prompt_rows(who, run, 1)
             self.mark(stage, rows_T, [held.content(p, 0) for p in run.tolist()])
 
-    @rule(data=st.data())
-    @precondition(lambda self: any(not held.closed for held in self.here.values()))
-    def close(self, data: st.DataObject) -> None:
-        running = sorted(r for r, held in self.here.items() if not held.closed)
-        resident = data.draw(st.sampled_from(running))
+        return resident
+
+    def closed(self, resident: int) -> None:
         held = self.here[resident]
         self.cache.close_prompt(resident, held.prompt, held.positions)
         held.closed, held.length = True, held.prompt.size
@@ -533,6 +547,7 @@ class PrefixMachine(RuleBasedStateMachine):
         return sorted(r for r, held in self.here.items() if held.closed)
 
     @rule()
+    @precondition(lambda self: self.cache.prefixes.positions > 0)
     def evict(self) -> None:
         """One prefix goes, or none where all that are cached are read."""
         prefixes = self.cache.prefixes
@@ -543,15 +558,16 @@ class PrefixMachine(RuleBasedStateMachine):
         assert self.cache.evict_prefix() == bool(unread)
         assert (prefixes.positions < before) == bool(unread)
 
-    @rule()
-    def clear(self) -> None:
-        self.cache.clear_prefixes()
-
     # Always.
 
     @invariant()
     def every_row_has_one_owner(self) -> None:
         pressure.check_cache(self.cache)
+
+    @invariant()
+    def nobody_keeps_more_than_its_worst_case(self) -> None:
+        for resident, held in self.here.items():
+            pressure.check_worst(self.cache, resident, held.prompt.size, held.positions)
 
     @invariant()
     def whoever_reads_finds_what_was_written(self) -> None:
@@ -598,7 +614,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 PrefixMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
 )
 TestPrefixMachine = PrefixMachine.TestCase
 

@@ -108,7 +108,7 @@ def _describe(result: Result, over: str) -> str:
         words += f" ({result.modes[over].max_loops} loops for every token)"
     found = result.accuracy.modes.get(over) if result.accuracy is not None else None
     if found is not None and found.paired is not None and found.paired.verdict == "cannot tell":
-        words += ", whose accuracy the questions cannot tell from static's,"
+        words += " (whose accuracy the questions cannot tell from static's)"
     return words
 
 
