@@ -26,7 +26,7 @@ from cdbench.runtime.core import (
     Stage,
 )
 from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.memory import Preempted
+from cdbench.runtime.memory import MemoryCounters, Preempted
 from cdbench.runtime.residents import Residents, SavedResident
 from tests import tiny
 from tests.pressure import (
@@ -730,6 +730,24 @@ def test_prompts_too_long_to_be_cached_are_served_without(name: str, layout: str
     short = [Request("a", [5], 2), Request("b", [5, 1], 2)]
     mixed = exact(name, dataclasses.replace(config, kv_budget_bytes=budget), [*short, *batch])
     assert {r.finish_reason for r in mixed.results.values()} == {FinishReason.LENGTH}
+
+
+def test_starting_afresh_empties_the_prefix_cache_and_all_counters() -> None:
+    """A repeat finds what the first run found, and counts what it counted."""
+    model, batch = model_of("staged"), some(7, ExitPolicy("cdf", 0.6), tokens=12)
+    engine = Engine(model, tight(model, 18, prefix_cache=True), clock=tiny.StepClock())
+    seen = []
+    for _ in range(2):
+        assert len(list(engine.run(batch))) == 7
+        cache = engine.cache
+        seen.append((engine.memory.counters, cache.prefix_hit_rate, cache.peak_bytes))
+        engine.start_afresh()
+        assert cache.prefix_hit_rate is None
+        assert cache.rows_in_use == cache.peak_bytes == 0
+        assert engine.memory.counters == MemoryCounters()
+        check_drained(engine)
+    assert seen[0] == seen[1]
+    assert seen[0][0].preemptions > 0
 
 
 @settings(max_examples=25)
