@@ -95,7 +95,7 @@ def launch(
 ) -> LaunchRecord:
     rows = sum(depths) if decode is None else decode
     loops = np.repeat(np.arange(1, len(depths) + 1), depths) if depths else None
-    return LaunchRecord(stage, rows, prefill, loops, 2, start_s, duration_s)
+    return LaunchRecord(stage, rows, prefill, loops, 1, 2, start_s, duration_s)
 
 
 # later tokens: a: 2, 3 (asked 1, 3); b: 4 then a stop token of 1 loop; c: none.

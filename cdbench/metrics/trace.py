@@ -59,7 +59,11 @@ class RequestTrace(Protocol):
 
 
 class LaunchTrace(Protocol):
-    """One batched forward of one stage. ``depth_counts[k-1]``: decode rows at loop k (core)."""
+    """One batched forward of one stage. ``depth_counts[k-1]``: decode rows at loop k (core).
+
+    ``context``: positions that its longest row attends to. ``runnable``: requests resident or
+    waiting when it started; below the cap it belongs to the fill or the drain.
+    """
 
     @property
     def stage(self) -> str: ...
@@ -69,6 +73,10 @@ class LaunchTrace(Protocol):
     def prefill_rows(self) -> int: ...
     @property
     def depth_counts(self) -> Sequence[int]: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def runnable(self) -> int: ...
     @property
     def start_s(self) -> float: ...
     @property

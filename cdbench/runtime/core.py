@@ -136,15 +136,18 @@ class RequestResult:
 class LaunchRecord(NamedTuple):
     """One launch as it ran. ``decode_loops`` are the loops of its decode rows (core only).
 
-    ``runnable`` is how many requests were resident or waiting when it was launched: below the cap
-    the launch belongs to the fill or the drain. ``start_s`` is on the engine's clock. It is a plain
-    tuple because one is made at every launch while the clock runs.
+    ``context`` is the positions that its longest row attends to, itself included: attention that
+    pads costs that for every row. ``runnable`` is how many requests were resident or waiting when
+    it was launched: below the cap the launch belongs to the fill or the drain. ``start_s`` is on
+    the engine's clock. It is a plain tuple because one is made at every launch while the clock
+    runs.
     """
 
     stage: Stage
     decode_rows: int
     prefill_rows: int
     decode_loops: IntArray | None
+    context: int
     runnable: int
     start_s: float
     duration_s: float

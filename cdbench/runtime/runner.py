@@ -74,6 +74,11 @@ class PrefillChunk:
     readout: Tensor | None = None
     halt_at: Tensor | None = None
 
+    @property
+    def reach(self) -> int:
+        """Positions that the longest row attends to."""
+        return max(s.start + s.length for s in self.segments)
+
     def last_rows(self, values: Tensor | None = None) -> Tensor:
         """The rows of ``values`` (default: the state) at which prompts end."""
         values = self.state if values is None else values
@@ -140,7 +145,7 @@ class Runner:
             self.injection.index_copy_(0, where, injection)
         if self.readout is not None:
             self.readout.index_fill_(0, where, 0.0)
-        self._launched(Stage.PRELUDE, start_s, decode_rows=residents.size)
+        self._launched(Stage.PRELUDE, start_s, self._reach(residents), decode_rows=residents.size)
 
     def core(self, residents: IntArray) -> BoolArray:
         """Run one more loop for each resident; True where its rule's test is now met."""
@@ -161,7 +166,8 @@ class Runner:
             self.readout.index_copy_(0, where, gathered)
             seen[Needs.HALTING] = (gathered[:, 0],)
         met = self._tests(residents, seen)
-        self._launched(Stage.CORE, start_s, decode_rows=residents.size, loops=loops)
+        reach = self._reach(residents)
+        self._launched(Stage.CORE, start_s, reach, decode_rows=residents.size, loops=loops)
         self.residents.loop[residents] = loops
         return met
 
@@ -182,7 +188,8 @@ class Runner:
         tokens, logprobs = self._choose(residents, logits)
         met = self._tests(residents, {Needs.LOGITS: (logits,)})
         rows = residents.size
-        self._launched(Stage.CODA, start_s, 0 if prefill else rows, rows if prefill else 0)
+        reach = self._reach(residents)
+        self._launched(Stage.CODA, start_s, reach, 0 if prefill else rows, rows if prefill else 0)
         return tokens, logprobs, met
 
     # Prefill launches: consecutive prompt tokens, packed without padding.
@@ -200,7 +207,7 @@ class Runner:
             if select_first:
                 own = self.residents.halt_at.index_select(0, self.tensor(chunk.residents))
                 chunk.halt_at.index_copy_(0, self.tensor(chunk.ends), own)
-        self._launched(Stage.PRELUDE, start_s, prefill_rows=chunk.ids.size)
+        self._launched(Stage.PRELUDE, start_s, chunk.reach, prefill_rows=chunk.ids.size)
 
     def prefill_core(self, chunk: PrefillChunk, loop: int, watch: bool) -> BoolArray:
         """One loop over a chunk; with ``watch``, the tests at the prompts that end in it."""
@@ -221,7 +228,7 @@ class Runner:
             if chunk.readout is not None:
                 seen[Needs.HALTING] = (chunk.last_rows(chunk.readout)[:, 0],)
             met = self._tests(chunk.residents, seen)
-        self._launched(Stage.CORE, start_s, prefill_rows=chunk.ids.size)
+        self._launched(Stage.CORE, start_s, chunk.reach, prefill_rows=chunk.ids.size)
         return met
 
     def prefill_coda(self, chunk: PrefillChunk) -> bool:
@@ -233,7 +240,7 @@ class Runner:
             return False
         ctx = self._prefill_context(Stage.CODA, chunk.segments, 1)
         chunk.state = self.model.coda(chunk.state, ctx)
-        self._launched(Stage.CODA, start_s, prefill_rows=chunk.ids.size)
+        self._launched(Stage.CODA, start_s, chunk.reach, prefill_rows=chunk.ids.size)
         return True
 
     def first_tokens(self, residents: IntArray, hidden: Tensor) -> tuple[IntArray, FloatArray]:
@@ -248,7 +255,7 @@ class Runner:
                 hidden, LaunchContext(ones, ones, self.device, None, NO_ROWS, None)
             )
         result = self._choose(residents, self.model.head(hidden))
-        self._launched(Stage.CODA, start_s, prefill_rows=residents.size)
+        self._launched(Stage.CODA, start_s, self._reach(residents), prefill_rows=residents.size)
         return result
 
     # What launches share.
@@ -347,6 +354,10 @@ class Runner:
             self.tensor(numbers),
         )
 
+    def _reach(self, residents: IntArray) -> int:
+        """Positions that the longest of these rows attends to."""
+        return 0 if self.observer is None else int(self.residents.position[residents].max()) + 1
+
     def _start(self) -> float:
         return 0.0 if self.observer is None else self.clock.now()
 
@@ -354,6 +365,7 @@ class Runner:
         self,
         stage: Stage,
         start_s: float,
+        reach: int,
         decode_rows: int = 0,
         prefill_rows: int = 0,
         loops: IntArray | None = None,
@@ -365,7 +377,7 @@ class Runner:
             torch.cuda.synchronize(self.device)
         took_s = self.clock.now() - start_s
         record = LaunchRecord(
-            stage, decode_rows, prefill_rows, loops, self.runnable, start_s, took_s
+            stage, decode_rows, prefill_rows, loops, reach, self.runnable, start_s, took_s
         )
         self.observer.launched(record)
 

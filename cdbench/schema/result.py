@@ -1,0 +1,192 @@
+"""``result.json``: the whole of a run, written last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, JsonValue
+
+from cdbench.schema.base import SCHEMA_VERSION, IntervalRecord, Measure, Record, Scope
+from cdbench.schema.machine import Manifest
+
+if TYPE_CHECKING:  # it would load scipy for readers that only want the contract
+    from cdbench.stats.paired import PairedAccuracy
+
+
+class Validity(Record):
+    """Whether the numbers may be used, and why not."""
+
+    verdict: Literal["VALID", "INVALID"]
+    reasons: list[str] = Field(default_factory=list, description="empty for a VALID run")
+
+
+class ModelFacts(Record):
+    """The static facts of the looped model: what is known before anything is measured."""
+
+    name: str
+    model_type: str
+    parameters: int
+    max_loops: int = Field(description="R of this run")
+    cost_ratio: float = Field(description="(F_p + F_k) / F_c: boundary stages against one loop")
+    kv_bytes_per_token: int = Field(description="at full depth, under kv_layout")
+    kv_layout: str
+    dtype: str
+    device: str
+    random_weights_seed: int | None = None
+    notes: list[str] = Field(default_factory=list)
+
+
+class Workload(Record):
+    """The requests every mode processed."""
+
+    hash: str = Field(
+        description="sha256 over prompts, lengths, arrivals, forced tokens and depths"
+    )
+    source: str
+    requests: int
+    prompt_tokens: int = Field(description="sum over requests")
+    output_tokens: int | None = Field(None, description="sum over requests, where fixed")
+    arrivals: str = Field(description="all-at-once, closed-loop, open-loop or trace")
+    seed: int | None = None
+    replayed: list[str] = Field(
+        default_factory=list, description="what was recorded and replayed: tokens, lengths, depths"
+    )
+
+
+class ExitSettings(Record):
+    """The exit rule as it ran. ``depth`` belongs to ``fixed``; ``threshold`` null without one."""
+
+    rule: str
+    threshold: float | None = None
+    min_loops: int = 1
+    lag: int = 0
+    depth: int | None = None
+
+
+class ModeResult(Record):
+    """One mode: how it ran, and its numbers."""
+
+    schedule: Literal["dense", "static", "lockstep", "cdb"]
+    model: str
+    exit: ExitSettings
+    max_loops: int
+    note: str | None = Field(None, description="what must be said beside this row")
+    metrics: dict[str, Measure] = Field(
+        default_factory=dict,
+        description="equal work, by metric name (`cdbench list metrics`): mean over the timed runs",
+    )
+    intervals: dict[str, IntervalRecord] = Field(
+        default_factory=dict, description="of metrics that vary between blocks"
+    )
+    percentiles: dict[str, dict[str, Measure]] = Field(
+        default_factory=dict,
+        description="metric → p50, p90, … ; null below the minimum of requests",
+    )
+    live: dict[str, Measure] = Field(
+        default_factory=dict, description="live pass: the model's own text and exits; no ratios"
+    )
+    depth_histogram: list[int] | None = Field(
+        None, description="later tokens per executed depth: entry d−1 counts depth d"
+    )
+    depth_histogram_by_task: dict[str, list[int]] = Field(default_factory=dict)
+
+
+class BlockRecord(Record):
+    """One timed run of one mode."""
+
+    index: int = Field(description="block, from 0")
+    order: int = Field(description="place within the block, from 0")
+    mode: str
+    wall_s: float = Field(gt=0, description="timed region")
+    decode_wall_s: Measure = Field(None, description="timed region − time in prefill launches")
+    metrics: dict[str, Measure] = Field(default_factory=dict, description="of this run alone")
+
+
+class Comparison(Record):
+    """speedup(mode over another) = wall_over / wall_mode on equal work: above 1, mode is faster."""
+
+    mode: str
+    over: str
+    scope: Scope
+    speedup: IntervalRecord = Field(
+        description="geometric mean over blocks, 95 % t interval on logs"
+    )
+    log_ratios: list[float] = Field(default_factory=list, description="one per block")
+    note: str | None = None
+
+
+class BoundRecord(Record):
+    """A theoretical speed-up over static, and the share of it realised in the same scope."""
+
+    value: Measure
+    scope: Scope
+    realised: IntervalRecord | None = None
+    note: str | None = None
+
+
+class PairedRecord(Record):
+    """A mode against the baseline on the same questions."""
+
+    over: str
+    n: int
+    difference: IntervalRecord = Field(description="mode − baseline, 95 % Tango score interval")
+    lost: int = Field(description="right under the baseline only")
+    gained: int = Field(description="right under the mode only")
+    mcnemar_p: float
+    delta: float = Field(description="non-inferiority margin")
+    verdict: Literal["within", "worse", "cannot tell"]
+
+    @classmethod
+    def of(cls, paired: PairedAccuracy, over: str) -> PairedRecord:
+        """The record of a computed comparison with mode ``over``."""
+        return cls(
+            over=over,
+            n=paired.n,
+            difference=IntervalRecord.of(paired.difference),
+            lost=paired.lost,
+            gained=paired.gained,
+            mcnemar_p=paired.p_value,
+            delta=paired.delta,
+            verdict=paired.verdict.value,
+        )
+
+
+class ModeAccuracy(Record):
+    """Accuracy of one mode in the live pass. Rates have 95 % Wilson intervals."""
+
+    rate: IntervalRecord
+    by_task: dict[str, IntervalRecord] = Field(default_factory=dict)
+    paired: PairedRecord | None = Field(None, description="null for the baseline itself")
+    adaptive: bool = Field(True, description="false where no token could exit early")
+
+
+class Accuracy(Record):
+    """Accuracy by mode, all on the same questions."""
+
+    baseline: str | None = Field(description="null where static did not run")
+    modes: dict[str, ModeAccuracy]
+
+
+class Result(Record):
+    """``result.json``. Sections from ``waterfall`` on appear where they were made."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    status: Literal["complete", "interrupted"]
+    validity: Validity
+    manifest: Manifest
+    config: dict[str, JsonValue] = Field(description="the resolved configuration")
+    model: ModelFacts | None = Field(None, description="null where only other parts were made")
+    workload: Workload
+    modes: dict[str, ModeResult]
+    blocks: list[BlockRecord] = Field(default_factory=list)
+    comparisons: list[Comparison] = Field(default_factory=list)
+    bounds: dict[str, dict[str, BoundRecord]] = Field(
+        default_factory=dict, description="mode → bound name (flop_bound, …) → bound"
+    )
+    accuracy: Accuracy | None = None
+    samples: dict[str, str] = Field(
+        default_factory=dict, description="task → file of its evaluation samples"
+    )
+    files: dict[str, str] = Field(default_factory=dict, description="what else the run wrote")
+    waterfall: JsonValue = Field(None, description="loops saved → measured speed-up")
+    stages: JsonValue = Field(None, description="the stage curves used, with their key")
