@@ -150,14 +150,18 @@ def test_result_keys_are_those_of_the_contract() -> None:
         "blocks",
         "comparisons",
         "bounds",
+        "break_even",
+        "looks",
+        "environment",
         "accuracy",
+        "exits",
         "samples",
         "files",
         "waterfall",
         "stages",
     ]
     assert document["schema_version"] == 1
-    assert document["validity"] == {"verdict": "VALID", "reasons": []}
+    assert document["validity"] == {"verdict": "VALID", "reasons": [], "flags": []}
     assert document["modes"]["cdb"]["metrics"] == {"tpot": 0.01, "ttft": None}
     assert document["accuracy"]["modes"]["cdb"]["paired"]["verdict"] == "cannot tell"
 

@@ -1,8 +1,10 @@
 """How fast adaptive depth could be, and which share of that was realised.
 
 A speed-up is divided only by a bound of its own scope, and only over ``static`` on equal work:
-anything else has given "shares" above 100 % elsewhere. So both carry what they are, and the
-division refuses a mismatch.
+anything else has given "shares" above 100 % elsewhere. So both carry what they are, and the one
+division there is refuses a mismatch.
+
+Bounds in FLOPs are here and in ``work.py``, the bound in measured time here on top of ``ideal.py``.
 """
 
 from __future__ import annotations
@@ -12,6 +14,29 @@ from enum import StrEnum
 
 from cdbench.metrics.trace import StageCosts
 from cdbench.stats.interval import Interval
+
+REALISED = {
+    "flop_bound": "realised_flop",
+    "work_bound": "realised_work",
+    "time_bound": "realised_time",
+}
+"""The bounds that a speed-up may be divided by, and what the share is called.
+
+``flop_bound_paper`` averages over tokens of two scopes, so that no speed-up is of its scope.
+"""
+
+MEASURING_ERROR = (
+    "FLAGGED: realised above 1 beyond its interval, a measuring error unless the waterfall shows "
+    "what static lost more of"
+)
+OUTSIDE = {
+    "flop_bound": "attention and static's own losses lie outside the bound",
+    "work_bound": (
+        "static's own losses lie outside the bound, and a prompt's FLOPs take less time than a "
+        "later token's"
+    ),
+}
+"""What a realised share above 1 may come from."""
 
 
 class Scope(StrEnum):
@@ -75,7 +100,7 @@ def flop_bound(
         ValueError: the mean depth lies outside 1…R.
     """
     value = _flop_ratio(costs, max_loops, requested_depth, readout_every_loop)
-    return Bound("flop_bound", value, Scope.DECODE, _below_one(value))
+    return Bound("flop_bound", value, Scope.DECODE, below_one(value))
 
 
 def flop_bound_paper(
@@ -91,20 +116,35 @@ def flop_bound_paper(
         ValueError: the mean depth lies outside 1…R.
     """
     value = _flop_ratio(costs, max_loops, mean_output_depth, readout_every_loop)
-    return Bound("flop_bound_paper", value, Scope.DECODE, _below_one(value))
+    return Bound("flop_bound_paper", value, Scope.DECODE, below_one(value))
 
 
-def realised_flop(speedup: Speedup, bound: Bound) -> Interval:
-    """Measured decode-scope speed-up over static ÷ ``flop_bound``, as a fraction.
+def time_bound(static_s: float, adaptive_s: float, prefill_s: float | None = None) -> Bound:
+    """T*_static / T*_adaptive: later tokens at ideal packing on both sides (``ideal.Packing``).
 
-    The bound is exact for the recorded depths, so the interval is the speed-up's, scaled. It can
-    pass 1: attention and static's own losses lie outside the bound.
+    Decode scope; with ``prefill_s``, the same time of prompts on both sides, e2e scope.
 
     Raises:
-        MismatchError: another bound, or scope, work or baseline do not match.
+        ValueError: a time is not positive.
     """
-    if bound.name != "flop_bound":
-        raise MismatchError(f"realised_flop divides by flop_bound, not by {bound.name}")
+    if not (static_s > 0 and adaptive_s > 0):
+        raise ValueError(f"ideal times {static_s} s and {adaptive_s} s: both must be above 0")
+    scope = Scope.DECODE if prefill_s is None else Scope.E2E
+    value = (static_s + (prefill_s or 0.0)) / (adaptive_s + (prefill_s or 0.0))
+    return Bound("time_bound", value, scope, below_one(value))
+
+
+def realised(speedup: Speedup, bound: Bound) -> Interval:
+    """Measured speed-up over static ÷ the bound of the same scope, as a fraction.
+
+    The bound is exact for the recorded depths (and given the curves), so the interval is the
+    speed-up's, scaled.
+
+    Raises:
+        MismatchError: scope, work or baseline do not match, or the bound is one for no speed-up.
+    """
+    if bound.name not in REALISED:
+        raise MismatchError(f"no speed-up has the scope of {bound.name}; use flop_bound")
     if speedup.scope != bound.scope:
         raise MismatchError(
             f"speed-up of {speedup.mode}: scope {speedup.scope}, but {bound.name} has scope "
@@ -120,6 +160,28 @@ def realised_flop(speedup: Speedup, bound: Bound) -> Interval:
     return speedup.interval.scaled(1 / bound.value)
 
 
+def realised_flop(speedup: Speedup, bound: Bound) -> Interval:
+    """``realised`` of ``flop_bound`` alone. Raises MismatchError for another bound."""
+    if bound.name != "flop_bound":
+        raise MismatchError(f"realised_flop divides by flop_bound, not by {bound.name}")
+    return realised(speedup, bound)
+
+
+def above_one(bound: Bound, share: Interval) -> str | None:
+    """What to say of a realised share above 1; None where there is nothing to say.
+
+    Time at ideal packing leaves nothing out that adaptive depth saves, so passing it beyond the
+    interval is flagged as a measuring error: curves or a clock are wrong. One honest cause remains,
+    which the waterfall shows as a factor above 1: static losing more to what both bounds leave out
+    (it has more loops, so more host time between them). FLOPs leave more out, and say so.
+    """
+    if bound.name == "time_bound":
+        return MEASURING_ERROR if share.low is not None and share.low > 1 else None
+    if share.estimate <= 1:
+        return None
+    return "above 1 is possible: " + OUTSIDE[bound.name]
+
+
 def _flop_ratio(costs: StageCosts, max_loops: int, depth: float, readout_every_loop: bool) -> float:
     if not 1 <= depth <= max_loops:
         raise ValueError(f"mean depth {depth}: it must lie between 1 and {max_loops}")
@@ -130,7 +192,8 @@ def _flop_ratio(costs: StageCosts, max_loops: int, depth: float, readout_every_l
     return full / (boundary + depth * costs.core)
 
 
-def _below_one(value: float) -> str | None:
+def below_one(value: float) -> str | None:
+    """What to say of a bound below 1; None for any other."""
     if value >= 1:
         return None
     return "below 1: reading out at every loop costs more than the loops saved"

@@ -6,6 +6,9 @@ is both. None where a run left no launch records: a count of 0 would be a lie.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from cdbench.metrics.rates import prefill_share
 from cdbench.metrics.trace import LaunchTrace, RunTrace
 
@@ -64,6 +67,23 @@ def ms_per_loop(trace: RunTrace) -> float | None:
             return None
         total_s += (1 - share) * launch.duration_s
     return total_s / len(launches) * 1e3 if launches else None
+
+
+def floor_ms_per_loop(trace: RunTrace) -> float | None:
+    """The least time of the launches that ``ms_per_loop`` averages, ms.
+
+    max(bytes / measured bandwidth, FLOPs / measured rate) of each core launch with decode rows, as
+    the trace's ``floor_s`` gives it, over their number. None without floors.
+    """
+    launches = trace.decode_launches("core")
+    if trace.floor_s is None or not launches:
+        return None
+    return sum(map(trace.floor_s, launches)) / len(launches) * 1e3
+
+
+def with_floors(trace: RunTrace, floor_s: Callable[[str, float, float], float]) -> RunTrace:
+    """The trace with what ``floor_ms_per_loop`` needs: least seconds by stage, rows and context."""
+    return replace(trace, floor_s=lambda x: floor_s(x.stage, x.decode_rows, x.context))
 
 
 def _decode_count(trace: RunTrace, stage: str) -> int | None:

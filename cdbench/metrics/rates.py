@@ -6,6 +6,8 @@ requests that did not finish.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cdbench.metrics.latency import meets
@@ -78,18 +80,58 @@ def host_share(trace: RunTrace) -> float | None:
     return max(0.0, 1 - trace.busy_s / trace.wall_s)
 
 
-def steady_throughput(trace: RunTrace) -> float | None:
-    """Tokens between two snapshots / window, token/s: the rate without fill and drain.
+@dataclass(frozen=True)
+class SteadyWindow:
+    """The part of a run without fill and drain, in seconds on the run's clock.
 
-    The window opens when ``max_residents`` requests have finished while others wait, and closes
-    when the waiting queue next empties. None when that never holds.
+    It opens when ``max_residents`` requests have finished while others wait, and closes when the
+    waiting queue next empties. ``decode_s`` is its length less the time of prefill launches within
+    it; None where a mixed launch cannot be split.
     """
-    window = _steady_window(trace)
+
+    opened_s: float
+    closed_s: float
+    decode_s: float | None
+
+    @property
+    def length_s(self) -> float:
+        return self.closed_s - self.opened_s
+
+    def holds(self, when_s: float) -> bool:
+        """Whether a moment lies in it; the opening itself does not."""
+        return self.opened_s < when_s <= self.closed_s
+
+
+def steady_window(trace: RunTrace) -> SteadyWindow | None:
+    """The steady window of a run; None where there was none."""
+    ends = _window_ends(trace)
+    if ends is None:
+        return None
+    opened, closed = ends
+    prefill_s = _prefill_within(trace, opened, closed)
+    left_s = None if prefill_s is None else closed - opened - prefill_s
+    return SteadyWindow(opened, closed, left_s if left_s is not None and left_s > 0 else None)
+
+
+def steady_throughput(trace: RunTrace) -> float | None:
+    """Tokens in the steady window / its length, token/s: the rate without fill and drain.
+
+    None where there is no such window.
+    """
+    window = steady_window(trace)
     if window is None:
         return None
-    opened, closed = window
-    tokens = sum(opened < t <= closed for r in trace.requests for t in r.token_s)
-    return tokens / (closed - opened)
+    tokens = sum(window.holds(t) for r in trace.requests for t in r.token_s)
+    return tokens / window.length_s
+
+
+def steady_decode_throughput(trace: RunTrace) -> float | None:
+    """Later tokens in the steady window / its decode time, token/s. None without them."""
+    window = steady_window(trace)
+    if window is None or window.decode_s is None:
+        return None
+    tokens = sum(window.holds(t) for r in trace.requests for t in r.token_s[1:])
+    return tokens / window.decode_s if tokens else None
 
 
 def cost_per_million_tokens(trace: RunTrace) -> float | None:
@@ -100,7 +142,22 @@ def cost_per_million_tokens(trace: RunTrace) -> float | None:
     return trace.price_per_hour / 3600 * trace.wall_s / tokens * 1e6
 
 
-def _steady_window(trace: RunTrace) -> tuple[float, float] | None:
+def _prefill_within(trace: RunTrace, opened_s: float, closed_s: float) -> float | None:
+    """Seconds of prefill launches between two moments; None where a launch cannot be split."""
+    total_s = 0.0
+    for launch in trace.launches:
+        if launch.prefill_rows == 0:
+            continue
+        end_s = launch.start_s + launch.duration_s
+        inside_s = min(end_s, closed_s) - max(launch.start_s, opened_s)
+        share = prefill_share(trace, launch)
+        if inside_s > 0 and share is None:
+            return None
+        total_s += max(0.0, inside_s) * (share or 0.0)
+    return total_s
+
+
+def _window_ends(trace: RunTrace) -> tuple[float, float] | None:
     ends = sorted(r.finish_s for r in trace.finished)
     if len(ends) < trace.max_residents:
         return None

@@ -1,33 +1,21 @@
 """Every metric as one object, in the order a full table shows them.
 
-``METRICS`` follow from the trace of one run. ``COMPARED`` describe the figures that need two modes
-or the model alone; their arithmetic is in ``bounds.py`` and ``stats/blocks.py``.
+``METRICS`` follow from the trace of one run; ``compared.py`` describes the figures that need two
+modes or the model alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-from cdbench.metrics import depth, latency, launches, memory, rates
+from cdbench.metrics import depth, energy, latency, launches, memory, rates
+from cdbench.metrics.compared import COMPARED as COMPARED
+from cdbench.metrics.compared import Description as Description
+from cdbench.metrics.compared import Direction as Direction
 from cdbench.metrics.latency import Samples
 from cdbench.metrics.percentiles import percentile
 from cdbench.metrics.trace import RunTrace
-
-Direction = Literal["up", "down", "none"]
-"""Which way is better."""
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a number means: ``needs`` names the parts of a run it is undefined without."""
-
-    name: str
-    unit: str
-    direction: Direction
-    formula: str
-    needs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -108,6 +96,14 @@ _ALL = (
         rates.steady_throughput,
     ),
     Metric(
+        "steady_decode_throughput",
+        "token/s",
+        "up",
+        "later tokens in the steady window / (window − time in prefill launches within it)",
+        ("requests", "launches"),
+        rates.steady_decode_throughput,
+    ),
+    Metric(
         "decode_throughput",
         "token/s",
         "up",
@@ -140,6 +136,14 @@ _ALL = (
         launches.ms_per_loop,
     ),
     Metric(
+        "floor_ms_per_loop",
+        "ms",
+        "none",
+        "mean over the same launches of max(bytes / measured bandwidth, FLOPs / measured rate)",
+        ("launches", "stages"),
+        launches.floor_ms_per_loop,
+    ),
+    Metric(
         "host_share",
         "fraction",
         "down",
@@ -154,6 +158,22 @@ _ALL = (
         "price per hour / 3600 · wall / output tokens · 10^6",
         ("requests", "price_per_hour"),
         rates.cost_per_million_tokens,
+    ),
+    Metric(
+        "energy_per_token",
+        "J/token",
+        "down",
+        "device's energy counter over the timed region / output tokens of finished requests",
+        ("requests", "energy_j"),
+        energy.energy_per_token,
+    ),
+    Metric(
+        "peak_device_bytes",
+        "byte",
+        "down",
+        "most device memory in this process's tensors; the other modes' warm pools included",
+        ("peak_device_bytes",),
+        energy.peak_device_bytes,
     ),
     Metric(
         "peak_kv_bytes",
@@ -288,48 +308,3 @@ _ALL = (
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 """Every metric of one run, by name."""
-
-COMPARED: dict[str, Description] = {
-    description.name: description
-    for description in (
-        Description(
-            "speedup",
-            "ratio",
-            "up",
-            "wall of the other mode / wall of this one, same scope and work; geometric mean over "
-            "palindromic blocks, 95 % t interval on logs",
-            ("blocks",),
-        ),
-        Description(
-            "flop_bound",
-            "ratio",
-            "none",
-            "(F_p + R·F_c + F_k) / (F_p + q̄·F_c + F_k), decode scope; q̄: requested depth of later "
-            "tokens; denominator F_p + q̄·(F_c + F_k) where the rule reads out at every loop",
-            ("requests", "costs"),
-        ),
-        Description(
-            "flop_bound_paper",
-            "ratio",
-            "none",
-            "flop_bound with q̄ over all output tokens, first tokens at R",
-            ("requests", "costs"),
-        ),
-        Description(
-            "realised_flop",
-            "fraction",
-            "up",
-            "decode-scope speed-up over static / flop_bound; attention lies outside the bound, so "
-            "it can pass 1",
-            ("blocks", "costs"),
-        ),
-        Description(
-            "cost_ratio",
-            "ratio",
-            "none",
-            "(F_p + F_k) / F_c: boundary stages against one loop",
-            ("costs",),
-        ),
-    )
-}
-"""Figures of two modes, or of the model alone, by name."""

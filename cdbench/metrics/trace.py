@@ -142,7 +142,11 @@ class RunTrace:
     ``launches`` holds those of the timed region and no others. ``max_loops`` is the mode's own R
     (d under ``static@d``). ``cancelled_loops`` are loops of tokens that a late stop threw away.
     ``prefill_share`` gives the fraction of a mixed launch's time that its prompt rows took, from
-    the stage curves; without it a run with mixed launches has no decode scope.
+    the stage curves; without it a run with mixed launches has no decode scope. ``floor_s`` gives
+    the least seconds that the decode rows of a launch can take on this machine.
+
+    ``energy_j`` is what the device's counter says of the timed region, ``peak_device_bytes`` the
+    most device memory that this process's tensors took in it.
 
     Raises:
         ValueError: a list does not align with its tokens, a depth lies outside 1…max_loops, the
@@ -162,7 +166,10 @@ class RunTrace:
     cancelled_loops: int = 0
     slo: Slo | None = None
     price_per_hour: float | None = None
+    energy_j: float | None = None
+    peak_device_bytes: int | None = None
     prefill_share: Callable[[LaunchTrace], float] | None = None
+    floor_s: Callable[[LaunchTrace], float] | None = None
 
     def __post_init__(self) -> None:
         if not self.wall_s > 0:

@@ -1,8 +1,10 @@
 """The result contract: every file cdbench writes, field by field. Version 1.
 
 - ``result.json`` is one ``Result``. It is written last, whole.
-- ``requests.jsonl`` has one ``RequestRecord`` per request and timed run: the source of every
-  summary.
+- ``requests.jsonl`` has one ``RequestRecord`` per request and timed run, ``repeats.jsonl`` one
+  ``RepeatRecord`` per timed run (one ``LivePassRecord`` per live pass), ``workload.jsonl`` one
+  ``WorkloadRecord`` per request of the workload, ``launches.npz`` every launch
+  (``schema/launches.py``): the source of every summary.
 - ``cdbench generate --json`` prints one ``GenerateDocument``.
 
 Rules. An absent or undefined value is null, never 0; NaN and infinity are never written (an
@@ -22,11 +24,27 @@ from cdbench.schema.base import (
     Scope,
     Work,
 )
+from cdbench.schema.cost import (
+    BreakEvenRecord,
+)
+from cdbench.schema.environment import (
+    CpuEnvironment,
+    Environment,
+    GpuEnvironment,
+    RepeatEnvironment,
+)
 from cdbench.schema.files import (
+    LAUNCHES_FILE,
+    REPEATS_FILE,
     REQUESTS_FILE,
     RESULT_FILE,
+    TRACE_FILE,
+    WORKLOAD_FILE,
+    append_lines,
+    read_repeats,
     read_requests,
     read_result,
+    read_workload,
     to_json,
     write_requests,
     write_result,
@@ -35,12 +53,20 @@ from cdbench.schema.generation import (
     GenerateDocument,
     GeneratedRequest,
 )
+from cdbench.schema.looks import (
+    LooksRecord,
+)
 from cdbench.schema.machine import (
     CpuInfo,
     DeviceInfo,
     GitState,
     Manifest,
     ModelIdentity,
+    RepeatedRun,
+)
+from cdbench.schema.repeats import (
+    LivePassRecord,
+    RepeatRecord,
 )
 from cdbench.schema.requests import (
     RequestRecord,
@@ -59,22 +85,36 @@ from cdbench.schema.result import (
     Validity,
     Workload,
 )
+from cdbench.schema.waterfall import Waterfall, WaterfallRow
+from cdbench.schema.workload import (
+    WorkloadRecord,
+)
 
 __all__ = [
+    "LAUNCHES_FILE",
+    "REPEATS_FILE",
     "REQUESTS_FILE",
     "RESULT_FILE",
     "SCHEMA_VERSION",
+    "TRACE_FILE",
+    "WORKLOAD_FILE",
     "Accuracy",
     "BlockRecord",
     "BoundRecord",
+    "BreakEvenRecord",
     "Comparison",
+    "CpuEnvironment",
     "CpuInfo",
     "DeviceInfo",
+    "Environment",
     "ExitSettings",
     "GenerateDocument",
     "GeneratedRequest",
     "GitState",
+    "GpuEnvironment",
     "IntervalRecord",
+    "LivePassRecord",
+    "LooksRecord",
     "Manifest",
     "Measure",
     "ModeAccuracy",
@@ -83,14 +123,23 @@ __all__ = [
     "ModelIdentity",
     "PairedRecord",
     "Record",
+    "RepeatEnvironment",
+    "RepeatRecord",
+    "RepeatedRun",
     "RequestRecord",
     "Result",
     "Scope",
     "Validity",
+    "Waterfall",
+    "WaterfallRow",
     "Work",
     "Workload",
+    "WorkloadRecord",
+    "append_lines",
+    "read_repeats",
     "read_requests",
     "read_result",
+    "read_workload",
     "to_json",
     "write_requests",
     "write_result",

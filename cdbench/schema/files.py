@@ -1,21 +1,31 @@
-"""Reading and writing the contract's files: whole or not at all."""
+"""Reading and writing the contract's files: whole or not at all.
+
+Files of one record a line are appended to while a run goes on, each time in one write that is on
+disk before the next begins; only a last line can be torn, and readers leave it out.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cdbench.errors import UsageError
 from cdbench.schema.base import SCHEMA_VERSION
+from cdbench.schema.repeats import LivePassRecord, RepeatLine, RepeatRecord
 from cdbench.schema.requests import RequestRecord
 from cdbench.schema.result import Result
+from cdbench.schema.workload import WorkloadRecord
 
 RESULT_FILE = "result.json"
 REQUESTS_FILE = "requests.jsonl"
+REPEATS_FILE = "repeats.jsonl"
+WORKLOAD_FILE = "workload.jsonl"
+LAUNCHES_FILE = "launches.npz"
+TRACE_FILE = "trace.json"
 
 
 def to_json(document: BaseModel, indent: int | None = 2) -> str:
@@ -26,13 +36,13 @@ def to_json(document: BaseModel, indent: int | None = 2) -> str:
 def write_result(directory: Path, result: Result) -> Path:
     """Write ``result.json`` whole or not at all, and answer its path."""
     path = directory / RESULT_FILE
-    _write_whole(path, to_json(result) + "\n")
+    write_whole(path, to_json(result) + "\n")
     return path
 
 
 def write_requests(path: Path, records: Iterable[RequestRecord]) -> None:
     """Write a ``requests.jsonl`` whole or not at all."""
-    _write_whole(path, "".join(to_json(record, indent=None) + "\n" for record in records))
+    write_whole(path, "".join(to_json(record, indent=None) + "\n" for record in records))
 
 
 def read_result(path: Path) -> Result:
@@ -51,17 +61,62 @@ def read_requests(path: Path) -> Iterator[RequestRecord]:
     Raises:
         UsageError: it is missing, unreadable, or a line is not a request record.
     """
-    for number, line in enumerate(_read(path).splitlines(), start=1):
+    yield from _read_lines(TypeAdapter(RequestRecord), path)
+
+
+def read_repeats(path: Path) -> Iterator[RepeatRecord | LivePassRecord]:
+    """Read a ``repeats.jsonl``, in the order of the run. UsageError as ``read_requests``."""
+    yield from _read_lines(TypeAdapter(RepeatLine), path)
+
+
+def read_workload(path: Path) -> Iterator[WorkloadRecord]:
+    """Read a ``workload.jsonl``. UsageError as ``read_requests``."""
+    yield from _read_lines(TypeAdapter(WorkloadRecord), path)
+
+
+def append_lines(path: Path, records: Iterable[BaseModel]) -> None:
+    """Add one line a record, in one write that is on disk when this returns."""
+    lines = "".join(to_json(record, indent=None) + "\n" for record in records)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_lines(kind: TypeAdapter[Any], path: Path) -> Iterator[Any]:
+    # Not splitlines: a line break of Unicode may stand inside a JSON text.
+    *whole, torn = _read(path).split("\n")
+    for number, line in enumerate(whole, start=1):
         if line.strip():
-            yield _parse(RequestRecord, line, f"{path}:{number}")
+            yield _validated(kind.validate_json, line, f"{path}:{number}")
+    if torn.strip():
+        try:
+            yield kind.validate_json(torn)
+        except ValidationError:
+            return
 
 
 Document = TypeVar("Document", bound=BaseModel)
 
 
+def write_document(path: Path, document: BaseModel) -> None:
+    """Write any JSON document of the contract whole or not at all."""
+    write_whole(path, to_json(document) + "\n")
+
+
+def read_document(kind: type[Document], path: Path) -> Document:
+    """Read a JSON document of one kind. UsageError where it is missing or of another form."""
+    return _parse(kind, _read(path), str(path))
+
+
 def _parse(kind: type[Document], text: str, where: str) -> Document:
+    document: Document = _validated(kind.model_validate_json, text, where)
+    return document
+
+
+def _validated(validate: Callable[[str], Any], text: str, where: str) -> Any:
     try:
-        return kind.model_validate_json(text)
+        return validate(text)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "document"
@@ -79,7 +134,8 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path}: {reason}; name a run directory or its file") from None
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from cdbench.schema.base import Measure, Record
 
@@ -42,6 +42,22 @@ class ModelIdentity(Record):
     files: dict[str, str] = Field(description="file name → sha256 of config.json and weights")
 
 
+class RepeatedRun(Record):
+    """The run that ``run --from`` repeated, and what is no longer as it was then."""
+
+    run: str = Field(description="its directory, by name only")
+    started_utc: str
+    overridden: list[str] = Field(
+        default_factory=list, description="configuration keys given another value beside --from"
+    )
+    differences: list[str] = Field(
+        default_factory=list, description="code, packages, machine or model files that differ"
+    )
+    same_workload: bool | None = Field(
+        None, description="whether both workloads have the same hash; null where nothing was timed"
+    )
+
+
 class Manifest(Record):
     """What was run, on what. No user or host name, no paths but those typed."""
 
@@ -49,6 +65,9 @@ class Manifest(Record):
     command: list[str] = Field(description="command line as typed; the program by name only")
     cdbench_version: str | None
     git: GitState | None = Field(description="null outside a checkout")
+    source_sha256: str | None = Field(
+        None, description="over cdbench's Python files: names the code outside a checkout too"
+    )
     python: str
     packages: dict[str, str | None] = Field(description="package → version, null where absent")
     platform: str
@@ -60,3 +79,7 @@ class Manifest(Record):
     device: DeviceInfo
     env: dict[str, str] = Field(description="set variables that change speed or numerics")
     models: list[ModelIdentity]
+    given: dict[str, JsonValue] | None = Field(
+        None, description="configuration keys that were set by file, --set or flag"
+    )
+    repeated: RepeatedRun | None = Field(None, description="the run that this one repeats")

@@ -36,6 +36,9 @@ class RequestRecord(Record):
     stop_depth: int | None = Field(description="loops of the stop token, which is not listed")
     finish_reason: Literal["stop", "length", "error", "cancelled"]
     error: str | None
+    right: bool | None = Field(
+        None, description="live pass: whether the answer is right; null where nothing was asked"
+    )
 
     @classmethod
     def of(
@@ -47,6 +50,7 @@ class RequestRecord(Record):
         work: Work,
         block: int | None = None,
         order: int | None = None,
+        right: bool | None = None,
     ) -> RequestRecord:
         """The line of one request's result."""
         return cls.model_validate(
@@ -58,6 +62,7 @@ class RequestRecord(Record):
                 "work": work,
                 "block": block,
                 "order": order,
+                "right": right,
             }
         )
 

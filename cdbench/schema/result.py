@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, JsonValue
 
 from cdbench.schema.base import SCHEMA_VERSION, IntervalRecord, Measure, Record, Scope
+from cdbench.schema.cost import BreakEvenRecord
+from cdbench.schema.environment import Environment
+from cdbench.schema.exits import ExitDistributions
+from cdbench.schema.looks import LooksRecord
 from cdbench.schema.machine import Manifest
+from cdbench.schema.waterfall import Waterfall
 
 if TYPE_CHECKING:  # it would load scipy for readers that only want the contract
     from cdbench.stats.paired import PairedAccuracy
@@ -18,6 +23,9 @@ class Validity(Record):
 
     verdict: Literal["VALID", "INVALID"]
     reasons: list[str] = Field(default_factory=list, description="empty for a VALID run")
+    flags: list[str] = Field(
+        default_factory=list, description="what to mind; it does not make a run INVALID"
+    )
 
 
 class ModelFacts(Record):
@@ -51,6 +59,12 @@ class Workload(Record):
     replayed: list[str] = Field(
         default_factory=list, description="what was recorded and replayed: tokens, lengths, depths"
     )
+    synthetic: str | None = Field(
+        None, description="what must be said of depths that no model chose; null for a model's own"
+    )
+    notes: list[str] = Field(
+        default_factory=list, description="what a reader may not expect of the selection"
+    )
 
 
 class ExitSettings(Record):
@@ -70,6 +84,8 @@ class ModeResult(Record):
     model: str
     exit: ExitSettings
     max_loops: int
+    width: int | None = Field(None, description="most decode rows of a launch; null where untimed")
+    max_residents: int | None = Field(None, description="its cap; null where it was not timed")
     note: str | None = Field(None, description="what must be said beside this row")
     metrics: dict[str, Measure] = Field(
         default_factory=dict,
@@ -183,10 +199,24 @@ class Result(Record):
     bounds: dict[str, dict[str, BoundRecord]] = Field(
         default_factory=dict, description="mode → bound name (flop_bound, …) → bound"
     )
+    break_even: list[BreakEvenRecord] = Field(
+        default_factory=list, description="prices at which modes cost the same; empty without one"
+    )
+    looks: LooksRecord | None = Field(
+        None, description="null where the number of blocks was fixed (repeats.interval)"
+    )
+    environment: Environment | None = Field(
+        None, description="the machine during the timed repeats; null where it was not watched"
+    )
     accuracy: Accuracy | None = None
+    exits: ExitDistributions | None = Field(
+        None, description="exit depths of tasks, compared; null without tasks or early exits"
+    )
     samples: dict[str, str] = Field(
         default_factory=dict, description="task → file of its evaluation samples"
     )
     files: dict[str, str] = Field(default_factory=dict, description="what else the run wrote")
-    waterfall: JsonValue = Field(None, description="loops saved → measured speed-up")
+    waterfall: dict[str, Waterfall] | None = Field(
+        None, description="mode → from the loops saved to its measured speed-up over static"
+    )
     stages: JsonValue = Field(None, description="the stage curves used, with their key")

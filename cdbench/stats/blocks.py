@@ -23,6 +23,9 @@ MIN_BLOCKS = 6
 
 RUNS_PER_BLOCK = 2
 
+LEVEL = 0.95
+"""Of an interval, where the number of blocks was fixed beforehand (see ``looks`` otherwise)."""
+
 
 @dataclass(frozen=True)
 class BlockRun:
@@ -76,7 +79,7 @@ def speedup(runs: Iterable[BlockRun], mode: str, over: str) -> Interval | None:
     return geometric_mean(log_ratios(runs, mode, over))
 
 
-def geometric_mean(logs: Sequence[float], level: float = 0.95) -> Interval | None:
+def geometric_mean(logs: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Geometric mean of ratios given by their logs, with a t interval on the logs.
 
     The interval is undefined below ``MIN_BLOCKS``; None without an observation.
@@ -89,7 +92,7 @@ def geometric_mean(logs: Sequence[float], level: float = 0.95) -> Interval | Non
     return Interval(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach), len(logs))
 
 
-def mean(values: Sequence[float], level: float = 0.95) -> Interval | None:
+def mean(values: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Arithmetic mean of one value per block, with a t interval; same minimum as the ratios."""
     centre, reach = _t_interval(values, level)
     if centre is None:

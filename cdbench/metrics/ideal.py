@@ -1,0 +1,135 @@
+"""What later tokens cost at ideal packing: stage curves, each token at its own context.
+
+Ideal packing means that every launch of a stage has the width at which a row is cheapest, so that
+nothing is lost to empty rows, small launches or the host. The bounds in time and the waterfall
+start from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cdbench.metrics.curves import Curves, CurveStage, FloatArray
+
+PromptAndDepths = tuple[int, Sequence[int]]
+"""A request's prompt tokens, and the loops of each of its output tokens (entry 0: the first)."""
+
+
+@dataclass(frozen=True)
+class LaterTokens:
+    """Later tokens, one entry each: positions its query attends to, and its loops, ``[N]``."""
+
+    contexts: FloatArray
+    loops: FloatArray
+
+    @property
+    def count(self) -> int:
+        return int(self.loops.size)
+
+
+class StageSums(NamedTuple):
+    """One number for each stage: seconds, or rows."""
+
+    prelude: float
+    core: float
+    coda: float
+
+    @property
+    def total(self) -> float:
+        return self.prelude + self.core + self.coda
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a mode's launches are costed: up to ``width`` rows each, on these curves.
+
+    With ``readout_every_loop`` every loop has a row in a coda launch, and the last of them is the
+    token's own coda.
+    """
+
+    curves: Curves
+    width: int
+    readout_every_loop: bool = False
+    core: CurveStage = "core"
+    coda: CurveStage = "coda"
+
+    def with_exit(self) -> Packing:
+        """The same with what the exit rule costs: signal, test and readback at every loop."""
+        coda: CurveStage = "coda_with_exit" if self.readout_every_loop else "coda"
+        return replace(self, core="core_with_exit", coda=coda)
+
+    def rows(self, tokens: LaterTokens) -> StageSums:
+        """Rows of launches of each stage that these tokens need."""
+        loops = float(tokens.loops.sum())
+        return StageSums(tokens.count, loops, loops if self.readout_every_loop else tokens.count)
+
+    def ideal_s(self, tokens: LaterTokens) -> StageSums:
+        """Seconds of each stage: t̂_prelude + loops·t̂_core + t̂_coda a token.
+
+        With a readout at every loop it is t̂_prelude + loops·(t̂_core + t̂_coda).
+
+        Raises:
+            ValueError: the curves do not reach the width.
+        """
+        row_s = self.row_s(tokens.contexts)
+        coda_rows = tokens.loops if self.readout_every_loop else np.ones(tokens.count)
+        return StageSums(
+            float(row_s.prelude.sum()),
+            float((tokens.loops * row_s.core).sum()),
+            float((coda_rows * row_s.coda).sum()),
+        )
+
+    def row_s(self, contexts: FloatArray) -> RowTimes:
+        """t̂ of each stage at these contexts, seconds a row ``[N]``."""
+        stages: tuple[CurveStage, ...] = ("prelude", self.core, self.coda)
+        return RowTimes(*(self.curves.ideal_row_s(s, self.width, contexts) for s in stages))
+
+
+class RowTimes(NamedTuple):
+    """Seconds a row of each stage, ``[N]``."""
+
+    prelude: FloatArray
+    core: FloatArray
+    coda: FloatArray
+
+
+def later_tokens(requests: Iterable[PromptAndDepths]) -> LaterTokens:
+    """The later tokens of requests.
+
+    Later token i stands at position prompt + i − 1 (the first token's id is the first row that
+    decodes), so it attends to prompt + i positions, itself included.
+    """
+    contexts, loops = [np.empty(0)], [np.empty(0)]
+    for prompt_tokens, depths in requests:
+        loops.append(np.asarray(depths[1:], dtype=np.float64))
+        contexts.append(prompt_tokens + np.arange(1.0, max(1, len(depths))))
+    return LaterTokens(np.concatenate(contexts), np.concatenate(loops))
+
+
+def prefill_s(prompts: Iterable[int], curves: Curves, chunk_tokens: int) -> float:
+    """Seconds of all prompts' prefill in chunks of the best size up to ``chunk_tokens``."""
+    return sum(prompts) * curves.prefill_token_s(chunk_tokens)
+
+
+class CachedCurves:
+    """Curves that look up each launch once: a run has few different ones among its thousands."""
+
+    def __init__(self, curves: Curves) -> None:
+        self._curves = curves
+        self._launches: dict[tuple[CurveStage, float, float], float] = {}
+
+    def launch_s(self, stage: CurveStage, rows: float, context: float) -> float:
+        key = (stage, rows, context)
+        if key not in self._launches:
+            self._launches[key] = self._curves.launch_s(stage, rows, context)
+        return self._launches[key]
+
+    def ideal_row_s(self, stage: CurveStage, width: int, contexts: FloatArray) -> FloatArray:
+        return self._curves.ideal_row_s(stage, width, contexts)
+
+    def prefill_token_s(self, tokens: int) -> float:
+        return self._curves.prefill_token_s(tokens)

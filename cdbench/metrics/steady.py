@@ -1,0 +1,83 @@
+"""The share of ``time_bound`` realised in the steady window: without fill and drain.
+
+A window holds other tokens in each mode, so wall times of the windows form no speed-up. Rates do:
+the ratio of later-token rates (decode time, prefill launches taken out) is divided by the ratio of
+what those very tokens cost at ideal packing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdbench.metrics.ideal import LaterTokens, Packing
+from cdbench.metrics.rates import SteadyWindow, steady_window
+from cdbench.metrics.trace import RunTrace
+from cdbench.stats.blocks import LEVEL, BlockRun, geometric_mean, log_ratios
+from cdbench.stats.interval import Interval
+
+
+@dataclass(frozen=True)
+class SteadyRun:
+    """Seconds a later token of the window, as measured and at ideal packing, of one timed run."""
+
+    block: int
+    mode: str
+    measured_s: float
+    ideal_s: float
+
+
+@dataclass(frozen=True)
+class SteadyShare:
+    """In the steady window: ratio of rates, the bound of those tokens, and the share realised."""
+
+    speedup: Interval
+    bound: Interval
+    realised: Interval
+
+
+def window_tokens(
+    trace: RunTrace, window: SteadyWindow, requested: Mapping[str, Sequence[int]]
+) -> LaterTokens:
+    """Later tokens that came out within a window, at the depths requested (by request id)."""
+    contexts, loops = [], []
+    for request in trace.requests:
+        for i, when_s in enumerate(request.token_s[1:], start=1):
+            if window.holds(when_s):
+                contexts.append(request.prompt_tokens + i)
+                loops.append(requested[request.id][i])
+    return LaterTokens(np.array(contexts, np.float64), np.array(loops, np.float64))
+
+
+def steady_run(
+    block: int, trace: RunTrace, requested: Mapping[str, Sequence[int]], packing: Packing
+) -> SteadyRun | None:
+    """One run's figures; None without a steady window, or without later tokens in it.
+
+    Raises:
+        ValueError: the curves do not reach the width.
+    """
+    window = steady_window(trace)
+    if window is None or window.decode_s is None:
+        return None
+    tokens = window_tokens(trace, window, requested)
+    if not tokens.count:
+        return None
+    ideal_s = packing.ideal_s(tokens).total / tokens.count
+    return SteadyRun(block, trace.mode, window.decode_s / tokens.count, ideal_s)
+
+
+def steady_share(
+    runs: Iterable[SteadyRun], mode: str, over: str, level: float = LEVEL
+) -> SteadyShare | None:
+    """A mode over another in their steady windows; None without a whole block of both."""
+    kept = list(runs)
+    rates = log_ratios([BlockRun(r.block, r.mode, r.measured_s) for r in kept], mode, over)
+    bounds = log_ratios([BlockRun(r.block, r.mode, r.ideal_s) for r in kept], mode, over)
+    shares = [rate - bound for rate, bound in zip(rates, bounds, strict=True)]
+    speedup, bound, realised = (geometric_mean(logs, level) for logs in (rates, bounds, shares))
+    if speedup is None or bound is None or realised is None:
+        return None
+    return SteadyShare(speedup, bound, realised)

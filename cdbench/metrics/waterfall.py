@@ -1,0 +1,234 @@
+"""The waterfall: from the loops saved to the measured speed-up, one effect a row.
+
+Both sides, ``static`` and the mode, are costed by the same ten times T(1) … T(10), each of which
+takes in one more effect than the one before. S_i = T_static(i) / T_mode(i), and the factor of a
+row is S_i / S_{i−1}: so the factors multiply out to the last S_i, the measured end-to-end speed-up,
+and a factor above 1 means that ``static`` suffers more from that effect.
+
+T(1)      requested loops of the later tokens (a count: every loop is worth the same)
+T(2)      t̂_prelude + requested loops·t̂_core + t̂_coda a token: ideal packing, own context
+T(3)      the same with the exit rule's signal, test and readback at every loop
+T(4)      executed loops in place of the requested ones
+T(5)      launches made while fewer requests are runnable than the cap: at their own width
+T(6)      all other core launches as well
+T(7)      all other prelude and coda launches as well, so all decode launches are on their curves
+T(8)      their times measured in place
+T(9)      the decode wall: what the host does between launches as well
+T(10)     the wall: prompts and first tokens as well
+
+Between T(4) and T(7) launches go from ideal cost to the cost of their own width and context. A
+launch records the positions that its longest row attends to, not each row's, so the ideal cost of
+all tokens is handed out to a stage's launches in proportion to rows·t̂(context of the launch); what
+is handed out adds up to T(4) exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cdbench.metrics.curves import CurveStage, FloatArray
+from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens
+from cdbench.metrics.rates import decode_wall_s, prefill_share
+from cdbench.metrics.trace import LaunchTrace, RunTrace
+from cdbench.stats.blocks import LEVEL, BlockRun, geometric_mean, log_ratios
+from cdbench.stats.interval import Interval
+
+EFFECTS = (
+    "loops_saved",
+    "boundary_stages",
+    "exit_rule",
+    "wasted_loops",
+    "fill_and_drain",
+    "empty_rows",
+    "small_boundary_launches",
+    "stage_curves",
+    "host_time",
+    "prefill_and_first_tokens",
+)
+"""The rows, in order. ``boundary_stages`` ends at the decode ``time_bound``, ``host_time`` at the
+measured decode speed-up, the last row at the end-to-end one."""
+
+ON_CURVES = EFFECTS.index("small_boundary_launches")
+IN_PLACE = EFFECTS.index("stage_curves")
+
+CURVE_LIMIT = 0.05
+"""Stage curves further than this from the launches of a run do not describe it."""
+
+
+class NoWaterfallError(ValueError):
+    """Why a run has no waterfall, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One timed run as the waterfall reads it.
+
+    ``requested`` are its later tokens at the depths that the rule asked for at lag 0. ``ideal``
+    costs launches without the exit rule, ``actual`` as the mode ran them.
+    """
+
+    trace: RunTrace
+    requested: LaterTokens
+    ideal: Packing
+    actual: Packing
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """T(1) … T(10) of one timed run: loops, then seconds."""
+
+    block: int
+    mode: str
+    times: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row. ``over_t`` and ``mode_t`` are T(i) of a run, on average."""
+
+    effect: str
+    speedup: Interval
+    factor: Interval
+    over_t: float
+    mode_t: float
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """The decode launches of one stage: four ways to cost them, in seconds."""
+
+    ideal_rest_s: float
+    curve_rest_s: float
+    curve_drain_s: float
+    measured_s: float
+
+
+def effect_times(side: Side) -> tuple[float, ...]:
+    """T(1) … T(10) of one run, in the order of ``EFFECTS``.
+
+    Raises:
+        NoWaterfallError: nothing decodes, a mixed launch cannot be split, the curves do not reach
+        a launch, or the launches did other work than the tokens listed.
+    """
+    trace = side.trace
+    executed = later_tokens((r.prompt_tokens, r.executed_depths) for r in trace.requests)
+    if not executed.count:
+        raise NoWaterfallError(f"{trace.mode}: no later token was decoded")
+    decode_s = decode_wall_s(trace)
+    if decode_s is None:
+        raise NoWaterfallError(
+            f"{trace.mode}: launches mix prompt and decode rows and cannot be split without the "
+            "curves' prefill share"
+        )
+    try:
+        costs_s = [
+            float(side.requested.loops.sum()),
+            side.ideal.ideal_s(side.requested).total,
+            side.actual.ideal_s(side.requested).total,
+            side.actual.ideal_s(executed).total,
+        ]
+        prelude, core, coda = _launches(side, executed)
+    except NoWaterfallError:
+        raise
+    except ValueError as error:  # what the curves say to a launch beyond them
+        raise NoWaterfallError(f"{trace.mode}: {error}") from None
+    boundary = (prelude, coda)
+    drain_s = sum(x.curve_drain_s for x in (prelude, core, coda))
+    boundary_ideal_s = sum(x.ideal_rest_s for x in boundary)
+    return (
+        *costs_s,
+        drain_s + core.ideal_rest_s + boundary_ideal_s,
+        drain_s + core.curve_rest_s + boundary_ideal_s,
+        drain_s + core.curve_rest_s + sum(x.curve_rest_s for x in boundary),
+        sum(x.measured_s for x in (prelude, core, coda)),
+        decode_s,
+        trace.wall_s,
+    )
+
+
+def _launches(side: Side, executed: LaterTokens) -> tuple[_Launches, _Launches, _Launches]:
+    """Prelude, core and coda launches of a run, costed."""
+    packing = side.actual
+    rows, ideal_s = packing.rows(executed), packing.ideal_s(executed)
+    return (
+        _stage(side, "prelude", "prelude", rows.prelude, ideal_s.prelude),
+        _stage(side, "core", packing.core, rows.core, ideal_s.core),
+        _stage(side, "coda", packing.coda, rows.coda, ideal_s.coda),
+    )
+
+
+def _stage(side: Side, stage: str, curve: CurveStage, rows: float, ideal_s: float) -> _Launches:
+    trace, packing = side.trace, side.actual
+    launches = trace.decode_launches(stage)
+    rows_N = np.array([x.decode_rows for x in launches], np.float64)
+    if rows_N.sum() != rows:
+        raise NoWaterfallError(
+            f"{trace.mode}: {stage} launches held {rows_N.sum():g} decode rows, but the tokens "
+            f"listed need {rows:g} (stop or cancelled tokens, or a launch that was not recorded)"
+        )
+    contexts_N = np.array([x.context for x in launches], np.float64)
+    drain_N = np.array([x.runnable < trace.max_residents for x in launches], np.bool_)
+    own_s_N = np.array([packing.curves.launch_s(curve, x.decode_rows, x.context) for x in launches])
+    ideal_s_N = rows_N * packing.curves.ideal_row_s(curve, packing.width, contexts_N)
+    return _Launches(
+        ideal_rest_s=ideal_s * _share(ideal_s_N, ~drain_N),
+        curve_rest_s=float(own_s_N[~drain_N].sum()),
+        curve_drain_s=float(own_s_N[drain_N].sum()),
+        measured_s=sum(_decode_s(trace, x) for x in launches),
+    )
+
+
+def _share(weights: FloatArray, chosen: npt.NDArray[np.bool_]) -> float:
+    return float(weights[chosen].sum() / weights.sum())
+
+
+def _decode_s(trace: RunTrace, launch: LaunchTrace) -> float:
+    share = prefill_share(trace, launch)
+    assert share is not None, "the decode wall exists"
+    return (1 - share) * launch.duration_s
+
+
+def waterfall(
+    runs: Iterable[RunTimes], mode: str, over: str, level: float = LEVEL
+) -> tuple[Step, ...]:
+    """The rows of a mode over another; empty without a whole block of both.
+
+    A block's T(i) are sums over a mode's two runs. Factors and S_i are geometric means over blocks
+    with t intervals of this ``level``, so that the estimates multiply out exactly.
+    """
+    kept = [run for run in runs if run.mode in (mode, over)]
+    steps: list[Step] = []
+    before: Sequence[float] | None = None
+    for place, effect in enumerate(EFFECTS):
+        walls = [BlockRun(run.block, run.mode, run.times[place]) for run in kept]
+        logs = log_ratios(walls, mode, over)
+        changes = logs if before is None else [a - b for a, b in zip(logs, before, strict=True)]
+        speedup, factor = geometric_mean(logs, level), geometric_mean(changes, level)
+        if speedup is None or factor is None:
+            return ()
+        over_t, mode_t = (_mean(kept, label, place) for label in (over, mode))
+        steps.append(Step(effect, speedup, factor, over_t, mode_t))
+        before = logs
+    return tuple(steps)
+
+
+def curve_error(runs: Iterable[RunTimes], mode: str) -> float | None:
+    """Launch times measured in place / on the curves − 1, over all decode launches of a mode.
+
+    A geometric mean over blocks like the rows, so that ``stage_curves``'s factor is the ratio of
+    both sides'. None without a whole block.
+    """
+    own = [run for run in runs if run.mode == mode]
+    in_place = [BlockRun(run.block, "in place", run.times[IN_PLACE]) for run in own]
+    on_curves = [BlockRun(run.block, "on curves", run.times[ON_CURVES]) for run in own]
+    ratio = geometric_mean(log_ratios([*in_place, *on_curves], "on curves", "in place"))
+    return None if ratio is None else ratio.estimate - 1
+
+
+def _mean(runs: Iterable[RunTimes], mode: str, place: int) -> float:
+    values = [run.times[place] for run in runs if run.mode == mode]
+    return sum(values) / len(values)

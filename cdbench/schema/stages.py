@@ -1,0 +1,112 @@
+"""``stages.json``: the stage curves of one model on one machine, with the floors below them.
+
+The same document is the section ``stages`` of a ``result.json``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cdbench.metrics.curves import WITHOUT_EXIT, CurvePoint, CurveStage, MeasuredCurves
+from cdbench.schema.base import SCHEMA_VERSION, Measure, Record
+
+STAGES_FILE = "stages.json"
+
+
+class StageKey(Record):
+    """All that a launch's time depends on. Curves are reused only where every field is the same."""
+
+    code_version: str = Field(description="sha256 over the sources of models and runtime")
+    torch_version: str
+    threads: int = Field(description="of one operation, as torch has it")
+    attention: str = Field(description="attention backend")
+    dtype: str
+    kv_layout: str
+    device: str = Field(description="name of the GPU, or model of the CPU")
+    model: str = Field(description="sha256 over the model's files")
+    weights: str = Field(description="checkpoint, or random:SEED")
+    max_loops: int
+    layers: str = Field(description="layers of prelude, core and coda, P-C-K")
+    exit_rule: str = Field(description="by name: a threshold changes no launch")
+    state_init: str
+
+
+class StagePoint(Record):
+    """One launch of a stage: ``rows`` rows (``prefill``: prompt tokens) at one context."""
+
+    stage: CurveStage
+    rows: int
+    context: int = Field(
+        description="positions that the longest row attends to, itself included; prefill: tokens "
+        "of one prompt"
+    )
+    time_s: float = Field(gt=0, description="median over passes of the pass's mean launch")
+    low_s: float = Field(description="of the fastest pass")
+    high_s: float = Field(description="of the slowest pass")
+    passes: int
+    launches: int = Field(description="launches timed, over all passes")
+    floor_s: float = Field(description="no launch of this size can take less on this machine")
+
+
+class StageWork(Record):
+    """What one launch of a stage must move and compute at least.
+
+    bytes = weight_bytes + rows·(row_bytes + context·position_bytes), FLOPs = rows·(row_flops +
+    context·position_flops).
+    """
+
+    weight_bytes: float = Field(description="weights read, whatever the rows")
+    row_bytes: float = Field(description="states read and written, keys and values written")
+    position_bytes: float = Field(description="keys and values read, per position attended to")
+    row_flops: float = Field(description="two per matrix weight")
+    position_flops: float = Field(description="attention, per position attended to")
+
+
+class StageFloors(Record):
+    """What the machine was measured to do, and what each stage asks of it."""
+
+    bandwidth_bytes_per_s: float = Field(gt=0, description="best of large copies and triads")
+    matmul_flops_per_s: float = Field(gt=0, description="best of large products in this dtype")
+    work: dict[CurveStage, StageWork] = Field(description="by stage; prelude, core, coda, prefill")
+
+    def floor_s(self, stage: CurveStage, rows: float, context: float) -> float:
+        """max(bytes / bandwidth, FLOPs / rate) of one launch, in seconds (metrics.md).
+
+        The exit rule's own work is left out. A small model's weights stay in the processor's
+        caches, which are faster than the memory: its launches can come close to this or below.
+        """
+        work = self.work[WITHOUT_EXIT.get(stage, stage)]
+        moved = work.weight_bytes + rows * (work.row_bytes + context * work.position_bytes)
+        flops = rows * (work.row_flops + context * work.position_flops)
+        return max(moved / self.bandwidth_bytes_per_s, flops / self.matmul_flops_per_s)
+
+
+class StageCurves(Record):
+    """``stages.json``."""
+
+    kind: Literal["stages"] = "stages"
+    schema_version: Literal[1] = SCHEMA_VERSION
+    key: StageKey
+    model: str = Field(description="name of the model")
+    contexts: list[int] = Field(description="at which decode launches were timed")
+    rows: Literal["equal", "ragged"] = Field(
+        description="equal: all rows of a launch at its context; ragged: one is, the others below "
+        "it as in a workload"
+    )
+    passes: int = Field(description="over the whole grid, each in an order of its own")
+    points: list[StagePoint] = Field(description="by stage, context and rows")
+    floors: StageFloors
+    measured_utc: str = Field(description="ISO 8601, UTC; of the last pass")
+    command: list[str] = Field(description="command line as typed; the program by name only")
+    seconds: Measure = Field(None, description="that all passes took")
+    notes: list[str] = Field(default_factory=list, description="such as random weights")
+
+    def curves(self) -> MeasuredCurves:
+        """The points as curves, to be asked for any launch up to their widest.
+
+        Raises:
+            ValueError: they form no grid.
+        """
+        return MeasuredCurves(CurvePoint(p.stage, p.rows, p.context, p.time_s) for p in self.points)

@@ -1,0 +1,53 @@
+"""Stage curves that can be worked out by hand: a fixed part, a part per row, a part by context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cdbench.metrics.curves import CurveStage, FloatArray
+
+
+@dataclass(frozen=True)
+class Line:
+    """t(rows, context) = fixed + rows · (row + by_context · context), seconds."""
+
+    fixed: float
+    row: float
+    by_context: float = 0.0
+
+
+@dataclass(frozen=True)
+class LinearCurves:
+    """Curves of straight lines up to ``widest`` rows; the widest launch is the cheapest a row."""
+
+    lines: dict[CurveStage, Line] = field(
+        default_factory=lambda: {
+            "prelude": Line(0.1, 0.1),
+            "core": Line(1.0, -0.5, 0.1),
+            "core_with_exit": Line(1.2, -0.5, 0.1),
+            "coda": Line(0.2, 0.4),
+            "coda_with_exit": Line(0.3, 0.4),
+            "prefill": Line(1.0, 0.25),
+        }
+    )
+    widest: int = 64
+
+    def launch_s(self, stage: CurveStage, rows: float, context: float) -> float:
+        self._check(rows)
+        line = self.lines[stage]
+        return line.fixed + rows * (line.row + line.by_context * context)
+
+    def ideal_row_s(self, stage: CurveStage, width: int, contexts: FloatArray) -> FloatArray:
+        self._check(width)
+        line = self.lines[stage]
+        return line.fixed / width + line.row + line.by_context * np.asarray(contexts, np.float64)
+
+    def prefill_token_s(self, tokens: int) -> float:
+        line = self.lines["prefill"]
+        return line.fixed / tokens + line.row
+
+    def _check(self, rows: float) -> None:
+        if rows > self.widest:
+            raise ValueError(f"curve: asked for {rows:g} rows, measured up to {self.widest}")
