@@ -6,7 +6,6 @@ name enters, and no path but what was typed on the command line.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from cdbench.machine import facts
+from cdbench.machine.unchanged import sha256_file, source_sha256
 from cdbench.schema import CpuInfo, DeviceInfo, GitState, Manifest, ModelIdentity
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "transformers", "tokenizers", "safetensors")
@@ -54,7 +55,6 @@ ENV_FLAGS = (
 """Variables that change speed or numerics. Values are recorded as they are: none names a person."""
 
 _GIT_TIMEOUT_S = 10
-_HASH_CHUNK_BYTES = 1 << 20
 
 
 def collect(
@@ -70,15 +70,16 @@ def collect(
     torch_threads, interop_threads = _torch_threads()
     return Manifest(
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=_command(sys.argv if argv is None else argv),
+        command=typed_command(sys.argv if argv is None else argv),
         cdbench_version=_version("cdbench"),
         git=git_state(Path(__file__).resolve().parent),
+        source_sha256=source_sha256(),
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu(),
         ram_bytes=int(psutil.virtual_memory().total),
-        load_average=_load_average(),
+        load_average=facts.load_average(),
         torch_threads=torch_threads,
         torch_interop_threads=interop_threads,
         device=device_info(device),
@@ -100,19 +101,6 @@ def identify(name: str, files: Iterable[Path]) -> ModelIdentity:
         name=path.resolve().name if local else name,
         files={file.name: sha256_file(file) for file in files},
     )
-
-
-def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def git_state(package: Path) -> GitState | None:
@@ -151,7 +139,7 @@ def device_info(device: str) -> DeviceInfo:
     )
 
 
-def _command(argv: Sequence[str]) -> list[str]:
+def typed_command(argv: Sequence[str]) -> list[str]:
     """The program by name only: where it is installed was not typed."""
     return [Path(argv[0]).name, *argv[1:]] if argv else []
 
@@ -187,16 +175,17 @@ def _torch_threads() -> tuple[int | None, int | None]:
 
 def _cpu() -> CpuInfo:
     return CpuInfo(
-        model=_cpu_model(),
+        model=cpu_model(),
         logical_cores=psutil.cpu_count(logical=True),
         physical_cores=psutil.cpu_count(logical=False),
-        affinity=_affinity(),
-        quota_cores=_quota_cores(),
-        governor=_read_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        affinity=facts.affinity(),
+        quota_cores=facts.quota_cores(),
+        governor=facts.governor(),
     )
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The processor's name; None where the system does not say."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             for line in lines:
@@ -206,34 +195,3 @@ def _cpu_model() -> str | None:
     except OSError:
         pass
     return platform.processor() or None
-
-
-def _affinity() -> list[int] | None:
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    return sorted(os.sched_getaffinity(0))
-
-
-def _quota_cores() -> float | None:
-    """Cores a container may use (cgroup v2): affinity does not show that limit."""
-    line = _read_line("/sys/fs/cgroup/cpu.max")
-    if line is None:
-        return None
-    quota, _, period = line.partition(" ")
-    if not quota.isdigit() or not period.isdigit():
-        return None
-    return int(quota) / int(period)
-
-
-def _load_average() -> list[float] | None:
-    try:
-        return [round(load, 2) for load in os.getloadavg()]
-    except (AttributeError, OSError):
-        return None
-
-
-def _read_line(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None

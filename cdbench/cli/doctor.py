@@ -52,6 +52,11 @@ TokensOption = Annotated[
     typer.Option(min=1, help="Most tokens of a continuation; default: 20, or 8 if large."),
 ]
 
+MachineOption = Annotated[
+    bool,
+    typer.Option("--machine", help="What this machine can measure; without --model, nothing else."),
+]
+
 
 def verb(
     model: ModelOption = None,
@@ -63,14 +68,16 @@ def verb(
     prompts: PromptsOption = None,
     requests: RequestsOption = None,
     max_new_tokens: TokensOption = None,
+    machine_too: MachineOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a model on this machine: is it served as it computes by itself?
 
     Alone and in company, under every schedule, KV layout and memory pressure, a request must get
     the same tokens, depths and logprobs, and full depth must be the model's own forward. A table
-    says what rounding changes per dtype. Without --model it prints the facts of this machine. Exit
-    codes: 0 every invariant holds, 2 wrong input, 3 a broken invariant.
+    says what rounding changes per dtype. Without --model, or with --machine, it says what this
+    machine can measure and what would spoil a run: that takes a few seconds, and warnings do not
+    change the exit code. Exit codes: 0 every invariant holds, 2 wrong input, 3 a broken invariant.
     """
     from cdbench.config import load_config
 
@@ -88,15 +95,18 @@ def verb(
             raise UsageError("doctor: no model is given to check; add --model MODEL")
     config = load_config(flags=flags)
 
-    from cdbench.cli.progress import progress_on_stderr
-    from cdbench.doctor.examination import Asked, examine, machine
-    from cdbench.models.loading import resolve_device
-
     if model is None:
-        document = machine(str(resolve_device(config.device)))
+        from cdbench.doctor.measuring import examine_machine
+        from cdbench.models.loading import resolve_device
+
+        document = examine_machine(str(resolve_device(config.device)))
     else:
+        from cdbench.cli.progress import progress_on_stderr
+        from cdbench.doctor.examination import Asked, examine
+
         with progress_on_stderr(sys.stderr, quiet=False) as progress:
-            document = examine(config, Asked(prompts, requests, max_new_tokens), progress)
+            asked = Asked(prompts, requests, max_new_tokens, machine_too)
+            document = examine(config, asked, progress)
     _print(document, as_json)
     _refuse(document)
 

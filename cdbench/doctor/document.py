@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from cdbench.schema import Manifest, Measure
+from cdbench.schema import Manifest, Measure, RepeatEnvironment
 
 Verdict = Literal["pass", "fail", "rounding", "not applicable"]
 
@@ -111,6 +111,38 @@ class Facts(Part):
     kv_bytes_per_token: int = Field(description="at full depth, in the layout and dtype examined")
 
 
+class Finding(Part):
+    """One thing about the machine. ``warn``: it would disturb a run; ``unknown``: not told."""
+
+    name: str
+    verdict: Literal["ok", "warn", "unknown"]
+    detail: str
+
+
+class NoiseFound(Part):
+    """The same work timed against itself, in blocks A B B A."""
+
+    blocks: int
+    run_s: float = Field(description="median length of one run")
+    spread: float = Field(description="standard deviation of a block's log ratio")
+    visible_effect: dict[int, float] = Field(
+        description="blocks → half the width of a 95 % interval, as a share of the ratio"
+    )
+
+
+class Measuring(Part):
+    """What this machine can measure, and what would spoil a run on it."""
+
+    findings: list[Finding]
+    noise: NoiseFound
+    environment: RepeatEnvironment = Field(description="the machine during the noise probe")
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What to put right before a run."""
+        return [finding for finding in self.findings if finding.verdict == "warn"]
+
+
 class DoctorDocument(Part):
     """The whole examination; without a model, the machine alone."""
 
@@ -119,6 +151,7 @@ class DoctorDocument(Part):
     verdict: Literal["pass", "fail"] | None = None
     config: dict[str, JsonValue] = {}
     machine: Manifest
+    measuring: Measuring | None = Field(None, description="null where only a model was examined")
     facts: Facts | None = None
     checks: list[Check] = []
     depths: list[int] | None = Field(

@@ -21,6 +21,7 @@ from cdbench.doctor.checks import CHECKS, STAGES
 from cdbench.doctor.document import Check, DoctorDocument, DtypeLine
 from cdbench.doctor.exits import Exits, depth_counts
 from cdbench.doctor.invariant import Invariant, not_run, run_check
+from cdbench.doctor.measuring import measure_machine
 from cdbench.doctor.services import ROUNDINGS, Services, Subject
 from cdbench.doctor.stages import facts
 from cdbench.doctor.work import Work, choose
@@ -34,7 +35,7 @@ from cdbench.runtime.exits import RULES, check_policy
 from cdbench.workloads.resolve import exit_policy, kv_layout
 
 if TYPE_CHECKING:
-    from cdbench.bench.session import Progress
+    from cdbench.bench.measurements import Progress
 
 SMALL_BYTES = 2_000_000_000
 """Most bytes of float64 weights of a model that is examined in float64."""
@@ -59,11 +60,8 @@ class Asked:
     prompts_file: str | None = None
     requests: int | None = None
     new_tokens: int | None = None
-
-
-def machine(device: str) -> DoctorDocument:
-    """The facts of this machine, without a model."""
-    return DoctorDocument(machine=collect(device=device))
+    machine: bool = False
+    """Whether what this machine can measure is found out too."""
 
 
 def examine(config: RunConfig, asked: Asked, progress: Progress) -> DoctorDocument:
@@ -76,6 +74,8 @@ def examine(config: RunConfig, asked: Asked, progress: Progress) -> DoctorDocume
     extent = _extent(asked, weights.is_small)
     work = choose(model, policy, asked.prompts_file, extent.requests, extent.new_tokens)
     subject = Subject(model.network, policy, layout, work)
+    device = str(model.network.device)
+    measuring = measure_machine(device) if asked.machine else None
     services = Services(subject, progress.advance)
     exits = Exits()
     checks = _checks(services, exits, progress)
@@ -85,7 +85,8 @@ def examine(config: RunConfig, asked: Asked, progress: Progress) -> DoctorDocume
         model=model.name,
         verdict="fail" if failed else "pass",
         config=_settings(config, services, weights, extent),
-        machine=collect(device=str(model.network.device)),
+        machine=collect(device=device),
+        measuring=measuring,
         facts=facts(model.network, layout, unread),
         checks=checks,
         depths=_depths(services),

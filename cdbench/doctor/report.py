@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 
 from pydantic import JsonValue
 from rich.console import Console
 from rich.text import Text
 
-from cdbench.doctor.document import Check, DoctorDocument, DtypeLine, Facts, RuleLine
+from cdbench.doctor.document import (
+    Check,
+    DoctorDocument,
+    DtypeLine,
+    Facts,
+    Measuring,
+    RuleLine,
+)
 from cdbench.render.bars import depth_bars
 from cdbench.render.formats import Kind, for_encoding, seconds, si_bytes
 from cdbench.render.table import Cell, Column, Row, Table, text
@@ -17,13 +25,19 @@ from cdbench.schema import Manifest
 
 MOST_BAR_LINES = 12
 BAR_WIDTH = 60
+LEAST_DETAIL = 16
 
 
 def print_report(document: DoctorDocument, console: Console) -> None:
     """Print it; on a narrow terminal columns go and lines wrap, but no verdict is lost."""
     if document.facts is None:
         print_table(machine_table(document.machine), console)
+    if document.measuring is not None:
+        _say(console, "", *measuring_lines(document.measuring, console.width))
+    if document.facts is None:
         return
+    if document.measuring is not None:
+        _say(console, "")
     _say(console, *heading(document))
     print_table(check_table(document.checks), console)
     for check in document.checks:
@@ -238,6 +252,24 @@ def _machine_rows(machine: Manifest) -> Iterator[tuple[str, str]]:
     yield "torch threads", str(machine.torch_threads or "unknown")
     yield "cdbench", machine.cdbench_version or "unknown"
     yield from machine.env.items()
+
+
+def measuring_lines(found: Measuring, width: int) -> Iterator[str]:
+    """A line a finding, its detail wrapped; then how many warnings there are."""
+    names = max(len(finding.name) for finding in found.findings)
+    for finding in found.findings:
+        start = f"{finding.verdict:<7}  {finding.name:<{names}}  "
+        yield from wrap(
+            start + finding.detail,
+            width=max(width, len(start) + LEAST_DETAIL),
+            subsequent_indent=" " * len(start),
+            break_on_hyphens=False,
+        )
+    count = len(found.warnings)
+    if count:
+        yield f"{count} warning{'s' if count > 1 else ''}: put right what you can before a run."
+    else:
+        yield "Nothing found that would spoil a run."
 
 
 def closing(document: DoctorDocument) -> str:
