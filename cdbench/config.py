@@ -70,8 +70,12 @@ __all__ = [
     "parse_kv",
     "parse_mode",
     "parse_modes",
+    "parse_yaml",
+    "read_tree",
     "sections",
+    "set_layer",
     "to_yaml",
+    "with_keys",
 ]
 
 Tree = dict[str, Any]
@@ -82,18 +86,20 @@ def load_config(
     path: str | Path | None = None,
     overrides: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The configuration of a run: flags over ``--set`` over the file over the defaults.
 
     ``path`` is a YAML file, or the name of a shipped configuration. ``overrides`` are the texts of
     ``--set`` (``a.b=c``, the value read as YAML). ``flags`` maps dotted keys to values; None means
     that the flag was not given. A layer that names a rule drops the threshold, depth and trace file
-    of the layers below. Raises UsageError, one line, for whatever is wrong.
+    of the layers below. ``base`` takes the defaults' place where an earlier run is repeated. Raises
+    UsageError, one line, for whatever is wrong.
     """
-    tree: Tree = {}
+    tree: Tree = dict(base or {})
     if path is not None:
-        tree = _overlay(tree, _read_file(path), str(path))
-    tree = _overlay(tree, _set_layer(overrides), "--set")
+        tree = _overlay(tree, read_tree(path), str(path))
+    tree = _overlay(tree, set_layer(overrides), "--set")
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     tree = _overlay(tree, _nest(given, "flags"), "flags")
     return parse_config(tree)
@@ -133,7 +139,8 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _parse_yaml(text: str, source: str) -> Any:
+def parse_yaml(text: str, source: str) -> Any:
+    """The plain values of a YAML text; UsageError names ``source`` and the line that is wrong."""
     try:
         return yaml.load(text, _StrictLoader)  # a SafeLoader: builds plain values only
     except (yaml.YAMLError, RecursionError) as error:
@@ -143,7 +150,8 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise UsageError(f"{source}: no valid YAML{where} ({problem}); correct it") from None
 
 
-def _read_file(path: str | Path) -> Tree:
+def read_tree(path: str | Path) -> Tree:
+    """The mapping of a YAML file, or of a shipped configuration by name; UsageError otherwise."""
     file = Path(path)
     if not file.exists() and str(path) in resources.config_names():
         file = resources.config_path(str(path))
@@ -155,7 +163,7 @@ def _read_file(path: str | Path) -> Tree:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
         raise UsageError(f"{path}: {why}; expected a YAML file") from None
-    tree = _parse_yaml(text, str(path))
+    tree = parse_yaml(text, str(path))
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -163,14 +171,23 @@ def _read_file(path: str | Path) -> Tree:
     return tree
 
 
-def _set_layer(overrides: Sequence[str]) -> Tree:
+def set_layer(overrides: Sequence[str]) -> Tree:
+    """The texts of ``--set`` (``a.b=c``, the value read as YAML) as nested mappings."""
     values: dict[str, Any] = {}
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {text!r}: no key=value; write --set exit.min_loops=2")
-        values[key.strip()] = _parse_yaml(value, f"--set {text!r}")
+        values[key.strip()] = parse_yaml(value, f"--set {text!r}")
     return _nest(values, "--set")
+
+
+def with_keys(tree: Tree, values: Mapping[str, Any], source: str) -> Tree:
+    """``tree`` with dotted keys or whole sections laid over it; unknown keys are refused.
+
+    A new exit rule drops the threshold, depth and trace file of the one below it.
+    """
+    return _overlay(tree, _nest(values, source), source)
 
 
 def _nest(values: Mapping[str, Any], source: str) -> Tree:

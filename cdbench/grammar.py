@@ -198,3 +198,48 @@ def refuse_repeats(key: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{key}: {name!r} is listed twice; name it once")
+
+
+DEPTHS = ("recorded", "full", "shallow", "bimodal", "clustered", "shallow-heavy", "deep-heavy")
+"""What ``workload.depths`` may be called, beside ``serial:RHO``."""
+
+
+@dataclass(frozen=True)
+class DepthSpec:
+    """Where executed depths come from; ``str()`` gives the text of ``workload.depths`` back.
+
+    ``correlation`` belongs to ``serial``: of the depths of two tokens in a row, 0 to below 1.
+    """
+
+    name: str = "recorded"
+    correlation: float | None = None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the depths are drawn, and no model's."""
+        return self.name != "recorded"
+
+    def __str__(self) -> str:
+        return self.name if self.correlation is None else f"{self.name}:{self.correlation!r}"
+
+
+def parse_depths(text: str) -> DepthSpec:
+    """Read ``recorded``, the name of a distribution, or ``serial:RHO``; UsageError otherwise."""
+    if text in DEPTHS:
+        return DepthSpec(text)
+    name, colon, number = text.partition(":")
+    if name != "serial":
+        raise UsageError(
+            f"workload.depths {text!r}: unknown; "
+            f"{resources.nearest_hint(text, (*DEPTHS, 'serial:RHO'))}"
+        )
+    try:
+        correlation = float(number)
+    except ValueError:
+        correlation = math.nan
+    if not colon or not 0 <= correlation < 1:
+        raise UsageError(
+            f"workload.depths {text!r}: the correlation of two tokens in a row is 0 to below 1; "
+            "write serial:0.8"
+        )
+    return DepthSpec(name, correlation)

@@ -30,6 +30,7 @@ from cdbench.grammar import (
     ExitSpec,
     Mode,
     check_spec,
+    parse_depths,
     parse_exit,
     parse_kv,
     parse_mode,
@@ -38,6 +39,8 @@ from cdbench.grammar import (
     split_commas,
 )
 from cdbench.later import LATER, refuse_later
+from cdbench.workloads.arrivals import parse_arrivals
+from cdbench.workloads.lengths import parse_lengths
 
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(split_commas)]
 Work = Annotated[
@@ -221,17 +224,93 @@ class WorkloadConfig(Section):
     source: str = Field(
         "demo",
         min_length=1,
-        description="demo, or a file of token ids as `generate --ids-file` reads",
+        description="demo (questions of the tasks), random (token ids), "
+        "trace (the requests of --exit trace:FILE), "
+        "a json, jsonl, csv, parquet or txt file, or hf:NAME from the hub",
     )
+    format: Literal["auto", "text", "chat", "sharegpt", "alpaca", "ids"] = Field(
+        "auto", description="What a row holds: text, chat, sharegpt, alpaca, ids; auto looks at it"
+    )
+    column: str | None = Field(
+        None, min_length=1, description="Column of the prompt or the turns; null: the known one"
+    )
+    reference_column: str | None = Field(
+        None, min_length=1, description="Column of the reference answer; null: the known one"
+    )
+    template: str | None = Field(
+        None,
+        min_length=1,
+        description='Prompt made of columns, as "Question: {question}\\nAnswer:"',
+    )
+    subset: str | None = Field(None, description="Configuration of a dataset on the hub")
+    split: str | None = Field(None, description="Split of a dataset; null where it has one only")
     requests: int = Field(224, ge=1, description="How many requests are timed")
-    prompt_tokens: int | None = Field(
-        None, ge=1, description="Cut or repeat prompts to this length, in tokens; null: as they are"
+    prompt_tokens: int | str | None = Field(
+        None,
+        description="Cut or repeat prompts to this length, in tokens: N, A-B (uniform), or "
+        "lognormal:MEDIAN:SIGMA; null: as they are",
     )
-    output: Literal["recorded"] | Annotated[int, Field(ge=1)] = Field(
-        "recorded", description="Output length: recorded (as the recorded run), or tokens"
+    output: Literal["recorded", "reference"] | Annotated[int, Field(ge=1)] = Field(
+        "recorded",
+        description="Outputs: recorded (until they stop), reference (forced to the known answer), "
+        "or so many tokens each",
     )
-    arrivals: str = Field("all-at-once", description="When requests arrive: all-at-once")
-    seed: int = Field(0, ge=0, description="Seed that picks and orders the requests")
+    max_new_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Longest recorded output, in tokens; null: the task's, or 256 at most",
+    )
+    arrivals: str = Field(
+        "all-at-once",
+        description="When requests arrive: all-at-once, closed-loop:CLIENTS, open-loop:RATE"
+        "[:BURSTINESS], ramp:RATE1-RATE2, trace:FILE; rates in requests per second",
+    )
+    depths: str = Field(
+        "recorded",
+        description="Executed depths of timed work: recorded, or synthetic and marked: full, "
+        "shallow, bimodal, clustered, shallow-heavy, deep-heavy, serial:RHO",
+    )
+    seed: int = Field(
+        0, ge=0, description="Seed that picks and orders the requests, their lengths and arrivals"
+    )
+
+    @field_validator("prompt_tokens", mode="before")
+    @classmethod
+    def _known_lengths(cls, value: Any) -> Any:
+        if not isinstance(value, int | str) or isinstance(value, bool):
+            return value
+        spec = str(parse_lengths(str(value)))
+        return int(spec) if spec.isdecimal() else spec
+
+    @field_validator("depths")
+    @classmethod
+    def _known_depths(cls, value: str) -> str:
+        return str(parse_depths(value))
+
+    @field_validator("arrivals")
+    @classmethod
+    def _known_arrivals(cls, value: str) -> str:
+        return str(parse_arrivals(value))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        rows = self.source not in ("demo", "random", "trace")
+        for key in ("format", "column", "reference_column", "template", "subset", "split"):
+            if not rows and getattr(self, key) not in (None, "auto"):
+                raise UsageError(
+                    f"workload.{key}: means nothing for source {self.source}; name a file or "
+                    "hf:NAME as workload.source, or drop it"
+                )
+        if not rows and self.output == "reference":
+            raise UsageError(
+                f"workload.output: source {self.source} has no reference answers; use recorded, "
+                "or a number of tokens"
+            )
+        if self.max_new_tokens is not None and self.output != "recorded":
+            raise UsageError(
+                f"workload.max_new_tokens: means nothing where output is {self.output}; drop it"
+            )
+        return self
 
 
 class RepeatsConfig(Section):
@@ -242,7 +321,10 @@ class RepeatsConfig(Section):
         None, gt=0, description="Start no further block after this many seconds; null: no limit"
     )
     interval: float | None = Field(
-        None, gt=0, description="Add blocks until the interval is this narrow, as a share"
+        None,
+        gt=0,
+        description="Add blocks, at looks after 1, 2 and 4 times as many, until the interval of "
+        "cdb over static is this narrow: half its width as a share, such as 0.02",
     )
 
 
@@ -284,6 +366,11 @@ class RunConfig(Section):
         ("live", "equal"),
         description="live (the model's own text: accuracy), equal (fixed work: wall-clock ratios)",
     )
+    equal: Literal["residents", "memory"] = Field(
+        "residents",
+        description="What all modes have alike in equal work: residents (the same cap), or memory "
+        "(the same KV budget, each mode with the residents that fit it)",
+    )
     exit: ExitConfig = Field(default_factory=ExitConfig)
     kv: KvConfig = Field(default_factory=KvConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
@@ -299,6 +386,12 @@ class RunConfig(Section):
     )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     workload: WorkloadConfig = Field(default_factory=WorkloadConfig)
+    stages: str = Field(
+        "measure",
+        min_length=1,
+        description="Stage curves for the time bounds and the waterfall: measure (between the "
+        "blocks), none, or a file that `cdbench stages` saved for this very set-up",
+    )
     repeats: RepeatsConfig = Field(default_factory=RepeatsConfig)
     slo: SloConfig = Field(default_factory=SloConfig)
     price_per_hour: float | None = Field(
@@ -347,6 +440,15 @@ class RunConfig(Section):
             raise UsageError(
                 "layers: changes the model, so the checkpoint's weights do not fit; add weights: "
                 "random:SEED"
+            )
+        if self.equal == "memory" and self.kv.budget_bytes is self.kv.budget_fraction is None:
+            raise UsageError(
+                "equal: memory needs a KV budget to share; add kv.budget_bytes or budget_fraction"
+            )
+        if self.exit.rule == "trace" and self.workload.depths != "recorded":
+            raise UsageError(
+                f"workload.depths: {self.workload.depths} beside a trace, whose depths are "
+                "replayed; use recorded, or drop the trace"
             )
         self._check_modes()
         for later in LATER:

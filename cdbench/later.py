@@ -42,14 +42,6 @@ LATER: tuple[Later, ...] = (
     Later("engine.compile", False),
     Later("engine.graphs", False),
     Later("engine.max_itl_s", None),
-    Later("price_per_hour", None),
-    Later("repeats.interval", None),
-    Later("slo.e2e_s", None),
-    Later("slo.tpot_s", None),
-    Later("slo.ttft_s", None),
-    Later("workload.arrivals", "all-at-once"),
-    Later("workload.output", "recorded"),
-    Later("workload.prompt_tokens", None),
 )
 
 

@@ -337,14 +337,6 @@ UNAVAILABLE = {
     "engine.compile": "true",
     "engine.graphs": "true",
     "engine.max_itl_s": "0.1",
-    "price_per_hour": "2.5",
-    "repeats.interval": "0.02",
-    "slo.e2e_s": "1",
-    "slo.tpot_s": "1",
-    "slo.ttft_s": "1",
-    "workload.arrivals": "poisson",
-    "workload.output": "32",
-    "workload.prompt_tokens": "32",
 }
 
 

@@ -1,91 +1,162 @@
-"""The requests that are timed: a sample of the tasks' questions, or a file of prompts."""
+"""The requests that are timed, and when they arrive: all of it found before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cdbench import resources
 from cdbench.bench import live
 from cdbench.bench.equal import RecordedRequest, record
 from cdbench.bench.plan import Plan
+from cdbench.bench.selection import (
+    check,
+    choose,
+    endless,
+    output_notes,
+    prompt_lengths,
+    request_of,
+    size_notes,
+)
 from cdbench.errors import UsageError
 from cdbench.grammar import Mode
-from cdbench.runtime.admission import check_request
 from cdbench.runtime.core import Request, RequestResult
-from cdbench.workloads.exit_trace import ExitTrace, replayed
-from cdbench.workloads.prompts import Prompt, read_ids_file
-from cdbench.workloads.resolve import sampling
-
-FILE_MAX_NEW_TOKENS = 64
-"""Output length of a workload file's line that names none."""
+from cdbench.workloads import candidates
+from cdbench.workloads.arrival_times import ArrivalProcess
+from cdbench.workloads.arrivals import parse_arrivals
+from cdbench.workloads.exit_trace import ExitTrace, own_requests, traced
+from cdbench.workloads.lengths import cut_or_repeat
 
 
 @dataclass(frozen=True)
 class TimedWork:
     """What is to be timed, found and checked before anything runs.
 
-    ``recorded`` is there from the start where a trace file has it.
+    ``recorded`` is there from the start where a trace file has it. ``as_asked`` says that these are
+    the live pass's own requests, so that its answers can be forced. ``random_prompts``: the prompts
+    are no text. ``notes`` say what a person may not expect of the selection.
     """
 
     requests: tuple[Request, ...]
     recorded: tuple[RecordedRequest, ...] | None
+    arrivals: ArrivalProcess
+    as_asked: bool = False
+    random_prompts: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def prepare(plan: Plan) -> TimedWork | None:
     """The requests to time; None without equal work. UsageError for what is wrong with them."""
     if "equal" not in plan.config.work:
         return None
-    requests = _requests(plan)
-    if plan.trace is None:
-        return TimedWork(tuple(requests), None)
-    return TimedWork(tuple(requests), tuple(_traced(plan, plan.trace, requests)))
-
-
-def _requests(plan: Plan) -> list[Request]:
     settings = plan.config.workload
+    _refuse_contradictions(plan)
+    arrivals = ArrivalProcess.read(parse_arrivals(settings.arrivals), settings.seed)
     if settings.source == "demo":
-        documents = live.questions(plan)[: settings.requests]
-        return live.requests_for(plan, plan.subject(Mode("cdb")), documents)
-    path = str(resources.find_file(settings.source))
-    return [
-        _file_request(plan, str(index), prompt)
-        for index, prompt in enumerate(read_ids_file(path)[: settings.requests])
-    ]
+        work = _from_demo(plan, arrivals)
+    elif settings.source == "random":
+        work = _from_random(plan, arrivals)
+    elif settings.source == "trace":
+        work = _from_trace(plan, arrivals)
+    else:
+        with candidates.opened(settings, plan.model) as source:
+            chosen = choose(plan, source)
+        work = TimedWork(chosen.requests, None, arrivals, notes=chosen.notes)
+    arrivals.schedule(len(work.requests))
+    if plan.trace is None:
+        return work
+    return replace(work, recorded=tuple(_traced(plan.trace, work)), as_asked=False)
 
 
-def _file_request(plan: Plan, name: str, prompt: Prompt) -> Request:
-    request = Request(
-        id=name,
-        prompt=prompt.ids if prompt.text is None else plan.model.encode(prompt.text),
-        max_new_tokens=prompt.max_new_tokens or FILE_MAX_NEW_TOKENS,
-        exit=plan.policy,
-        sampling=sampling(plan.config),
-        stop_ids=plan.model.stop_ids,
-        force=prompt.force,
-    )
-    try:
-        check_request(request, plan.model.network.dims, plan.max_loops)
-    except UsageError as error:
-        # A person knows the line, not the number that the engine would see.
-        raise UsageError(str(error).replace(f"request {name!r}", prompt.where, 1)) from None
-    return request
+def _refuse_contradictions(plan: Plan) -> None:
+    settings = plan.config.workload
+    if plan.trace is not None and settings.output != "recorded":
+        raise UsageError(
+            f"workload.output: {settings.output} beside a trace, whose tokens are replayed; use "
+            "recorded, or drop the trace"
+        )
+    if settings.source != "trace":
+        return
+    if plan.trace is None:
+        raise UsageError(
+            "workload.source: trace takes its requests from a recorded run; add --exit trace:FILE"
+        )
+    if settings.prompt_tokens is not None:
+        raise UsageError(
+            "workload.prompt_tokens: means nothing for source trace, whose prompts are those "
+            "recorded; drop it"
+        )
 
 
-def _traced(plan: Plan, trace: ExitTrace, requests: Sequence[Request]) -> list[RecordedRequest]:
+def _from_demo(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
+    """A sample of the tasks' questions, as the live pass asks them unless keys change them."""
+    settings = plan.config.workload
+    documents = live.questions(plan)[: settings.requests]
+    asked = live.requests_for(plan, plan.subject(Mode("cdb")), documents)
+    requests, notes = list(asked), [*output_notes(plan)]
+    lengths = prompt_lengths(plan, len(asked))
+    if lengths is not None:
+        requests = [
+            replace(request, prompt=cut_or_repeat(request.prompt, length))
+            for request, length in zip(asked, lengths, strict=True)
+        ]
+        notes += size_notes([len(request.prompt) for request in asked], lengths)
+    if settings.max_new_tokens is not None:
+        requests = [replace(r, max_new_tokens=settings.max_new_tokens) for r in requests]
+    if isinstance(settings.output, int):
+        requests = [endless(request, settings.output) for request in requests]
+    for request in requests:
+        check(plan, request, f"workload request {request.id}")
+    return TimedWork(tuple(requests), None, arrivals, requests == asked, notes=tuple(notes))
+
+
+def _from_random(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
+    """Random ids, of the lengths asked for or of those recorded in a trace."""
+    settings = plan.config.workload
+    lengths = prompt_lengths(plan, settings.requests)
+    if lengths is None and plan.trace is not None:
+        lengths = [recorded.prompt_tokens for recorded in plan.trace.requests]
+    if lengths is None:
+        raise UsageError(
+            "workload.prompt_tokens: source random has no lengths of its own; give one"
+        )
+    cap = settings.max_new_tokens or candidates.default_max_new_tokens(plan.model)
+    vocabulary = plan.model.network.dims.vocab_size
+    found = candidates.random_ids(lengths, vocabulary, settings.seed, cap)
+    requests = tuple(request_of(plan, candidate) for candidate in found)
+    for request, candidate in zip(requests, found, strict=True):
+        check(plan, request, candidate.where)
+    notes = ("the prompts are random token ids: no text", *output_notes(plan))
+    return TimedWork(requests, None, arrivals, random_prompts=True, notes=notes)
+
+
+def _from_trace(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
+    """The requests that a trace was recorded with, in its order."""
+    assert plan.trace is not None, "checked before"
+    requests = own_requests(plan.trace, plan.policy)[: plan.config.workload.requests]
+    for request in requests:
+        check(plan, request, f"request {request.id} of {plan.trace.file}")
+    return TimedWork(tuple(requests), None, arrivals)
+
+
+def _traced(trace: ExitTrace, work: TimedWork) -> list[RecordedRequest]:
     """The recorded run of a trace file, on the prompts of this workload."""
-    where = [f"workload request {request.id}" for request in requests]
+    where = [f"workload request {request.id}" for request in work.requests]
+    if work.random_prompts:
+        # Depths recorded on text, replayed on none: only the lengths have to agree.
+        trace = replace(trace, requests=tuple(replace(r, prompt=None) for r in trace.requests))
     return [
         RecordedRequest(
             id=request.id,
             task=request.task,
             doc_id=request.doc_id,
             prompt=tuple(request.prompt),
-            tokens=tuple(request.force or ()),
-            executed_depths=tuple(request.replay_depths or ()),
-            requested_depths=tuple(request.replay_depths or ()),
+            tokens=recorded.tokens,
+            executed_depths=recorded.executed_depths,
+            requested_depths=recorded.requested_depths,
         )
-        for request in replayed(trace, requests, where)
+        for request, recorded in zip(
+            work.requests, traced(trace, work.requests, where), strict=True
+        )
     ]
 
 

@@ -43,8 +43,8 @@ ExitOption = Annotated[
     typer.Option(
         "--exit",
         metavar="RULE",
-        help="none, fixed:D, RULE[@THRESHOLD], or trace:FILE to replay a --json document; "
-        "default: the model card's.",
+        help="none, fixed:D, RULE[@THRESHOLD], or trace:FILE[@X] to replay a --json document or a "
+        "recording; default: the model card's.",
     ),
 ]
 ThresholdOption = Annotated[float | None, typer.Option(help="The same as RULE@THRESHOLD.")]
@@ -161,7 +161,7 @@ def verb(
     codes: 0 success, 2 wrong input (found before anything is printed), 3 a request was refused.
     """
     config = _config({name: context.params[name] for name in KEYS})
-    prompts = _prompts(prompt or [], ids_file)
+    prompts = _prompts(prompt or [], ids_file, config)
     from cdbench.workloads.generation import Ending, prepare
 
     batch = prepare(config, prompts, Ending(max_new_tokens, ignore_eos, tuple(stop or ())))
@@ -181,16 +181,32 @@ def _config(flags: dict[str, object]) -> RunConfig:
     return load_config(flags={KEYS[name]: value for name, value in flags.items()})
 
 
-def _prompts(texts: list[str], ids_file: str | None) -> list[Prompt]:
+def _prompts(texts: list[str], ids_file: str | None, config: RunConfig) -> list[Prompt]:
     from cdbench.workloads.prompts import read_ids_file, text_prompts
 
     if texts and ids_file is not None:
         raise UsageError("--prompt: given beside --ids-file; give one of them")
     if ids_file is not None:
         return read_ids_file(ids_file)
+    if not texts and config.exit.trace_file is not None:
+        return _recorded_prompts(config)
     if not texts:
         raise UsageError("generate: no prompt is given; add --prompt TEXT or --ids-file FILE")
     return text_prompts(texts)
+
+
+def _recorded_prompts(config: RunConfig) -> list[Prompt]:
+    """Those of the trace itself, where it kept them."""
+    from cdbench.runtime.core import ExitPolicy
+    from cdbench.workloads.exit_trace import load_exit_trace, own_requests
+    from cdbench.workloads.prompts import Prompt
+
+    assert config.exit.spec is not None
+    trace = load_exit_trace(config.exit.spec)
+    return [
+        Prompt(f"{trace.file}: request {request.id!r}", ids=tuple(request.prompt))
+        for request in own_requests(trace, ExitPolicy())
+    ]
 
 
 def _collect(batch: Generation) -> dict[int, RequestResult]:

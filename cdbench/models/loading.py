@@ -233,7 +233,7 @@ def _from_hub(hub_id: str, with_weights: bool) -> Path:
         pass
     try:
         # The client's own patience has no end; whether the hub is there shows at once.
-        _within(HUB_ANSWER_S, lambda: HfApi().model_info(hub_id, timeout=HUB_ANSWER_S))
+        within(HUB_ANSWER_S, lambda: HfApi().model_info(hub_id, timeout=HUB_ANSWER_S))
         return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as error:  # the client's versions differ in the errors they raise
         raise UsageError(
@@ -242,7 +242,7 @@ def _from_hub(hub_id: str, with_weights: bool) -> Path:
         ) from None
 
 
-def _within(limit_s: float, ask: Callable[[], object]) -> None:
+def within(limit_s: float, ask: Callable[[], object]) -> None:
     """Run ``ask``; TimeoutError past the limit, which name resolution would not keep by itself."""
     failed: list[Exception] = []
 

@@ -7,7 +7,7 @@ read from the prompt's last position at full depth; entry i holds the loops that
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -171,13 +171,31 @@ class LaunchObserver(Protocol):
 
 
 class LaunchLog:
-    """The plain observer: keeps every record."""
+    """The plain observer: keeps every record. Where the device keeps the time, reading resolves."""
 
     def __init__(self) -> None:
-        self.records: list[LaunchRecord] = []
+        self._records: list[LaunchRecord] = []
+        self._on_device: list[Callable[[], LaunchRecord]] = []
+
+    @property
+    def records(self) -> list[LaunchRecord]:
+        """All launches so far, in order. Not to be read inside a timed region on a GPU."""
+        if self._on_device:
+            self._records += [resolved() for resolved in self._on_device]
+            self._on_device.clear()
+        return self._records
+
+    @property
+    def awaits_device(self) -> bool:
+        """Whether launches are held whose times have not been read from the device."""
+        return bool(self._on_device)
 
     def launched(self, record: LaunchRecord) -> None:
-        self.records.append(record)
+        self._records.append(record)
+
+    def launched_on_device(self, resolved: Callable[[], LaunchRecord]) -> None:
+        """Take a launch whose record can be made later."""
+        self._on_device.append(resolved)
 
 
 class Clock(Protocol):

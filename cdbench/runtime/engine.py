@@ -182,6 +182,11 @@ class Engine:
         held = self.residents.occupied_count + len(self.memory.preempted)
         return not (self._arrivals.pending_count or held)
 
+    @property
+    def ended_count(self) -> int:
+        """Requests that have ended since ``run`` last took their results."""
+        return len(self._done)
+
     def start_afresh(self) -> None:
         """Empty the prefix cache and set all counters to zero, before a repeat."""
         self.cache.start_afresh()

@@ -7,6 +7,7 @@ time; what the engine does between launches counts as host time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +23,6 @@ from cdbench.runtime.core import (
     FloatArray,
     IntArray,
     LaunchObserver,
-    LaunchRecord,
     Stage,
 )
 from cdbench.runtime.exits import Evidence, Needs
@@ -30,6 +30,7 @@ from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.residents import FULL_MASS, NOT_FORCED, RULE_LIST, Residents
 from cdbench.runtime.sampling import draw, logprobs_of, state_keys, uniform
 from cdbench.runtime.stage_cache import StageCache
+from cdbench.runtime.timing import Mark, launch_timer
 
 NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
@@ -98,12 +99,15 @@ class Runner:
         random_state: bool = False,
     ) -> None:
         self.model, self.cache, self.residents = model, cache, residents
-        self.clock, self.observer = clock, observer
+        self.clock = clock
+        self.timer = launch_timer(model.device, clock, observer)
         self.random_state = random_state
         # Looked up once: a module finds them by walking its parameters.
         self.device, self.dtype = model.device, model.dtype
         self.runnable = 0
         """Requests resident or waiting, set by the engine before each launch."""
+        self.watch: Callable[[IntArray, Tensor], None] | None = None
+        """Told every signal as it is computed: whose, and the values ``[T]``."""
         shape = (residents.capacity, model.dims.hidden_size)
         self.state = torch.zeros(shape, dtype=self.dtype, device=self.device)
         self.injection = torch.zeros_like(self.state) if model.dims.has_injection else None
@@ -132,7 +136,7 @@ class Runner:
         The token before it is complete at ``last_depths``: its deeper slots are settled first.
         """
         res = self.residents
-        start_s = self._start()
+        began = self._start()
         before = res.position[residents] - 1
         for cache in self.cache.stages.values():
             cache.settle(residents, before, last_depths)
@@ -145,12 +149,12 @@ class Runner:
             self.injection.index_copy_(0, where, injection)
         if self.readout is not None:
             self.readout.index_fill_(0, where, 0.0)
-        self._launched(Stage.PRELUDE, start_s, self._reach(residents), decode_rows=residents.size)
+        self._launched(Stage.PRELUDE, began, self._reach(residents), decode_rows=residents.size)
 
     def core(self, residents: IntArray) -> BoolArray:
         """Run one more loop for each resident; True where its rule's test is now met."""
         loops = self.residents.loop[residents] + 1
-        start_s = self._start()
+        began = self._start()
         ctx = self._decode_context(Stage.CORE, residents, loops)
         where = self.tensor(residents)
         injection = None
@@ -167,7 +171,7 @@ class Runner:
             seen[Needs.HALTING] = (gathered[:, 0],)
         met = self._tests(residents, seen)
         reach = self._reach(residents)
-        self._launched(Stage.CORE, start_s, reach, decode_rows=residents.size, loops=loops)
+        self._launched(Stage.CORE, began, reach, decode_rows=residents.size, loops=loops)
         self.residents.loop[residents] = loops
         return met
 
@@ -178,7 +182,7 @@ class Runner:
 
         ``prefill`` says that they stand at the last position of their prompts.
         """
-        start_s = self._start()
+        began = self._start()
         ctx = self._decode_context(Stage.CODA, residents, np.ones_like(residents))
         where = self.tensor(residents)
         state = self.state.index_select(0, where)
@@ -189,14 +193,14 @@ class Runner:
         met = self._tests(residents, {Needs.LOGITS: (logits,)})
         rows = residents.size
         reach = self._reach(residents)
-        self._launched(Stage.CODA, start_s, reach, 0 if prefill else rows, rows if prefill else 0)
+        self._launched(Stage.CODA, began, reach, 0 if prefill else rows, rows if prefill else 0)
         return tokens, logprobs, met
 
     # Prefill launches: consecutive prompt tokens, packed without padding.
 
     def prefill_prelude(self, chunk: PrefillChunk, select_first: bool = False) -> None:
         """Embed a chunk of prompt tokens: its state before loop 1."""
-        start_s = self._start()
+        began = self._start()
         ctx = self._prefill_context(Stage.PRELUDE, chunk.segments, 1)
         chunk.state, chunk.injection = self.model.prelude(self.tensor(chunk.ids), ctx)
         if self.random_state:
@@ -207,11 +211,11 @@ class Runner:
             if select_first:
                 own = self.residents.halt_at.index_select(0, self.tensor(chunk.residents))
                 chunk.halt_at.index_copy_(0, self.tensor(chunk.ends), own)
-        self._launched(Stage.PRELUDE, start_s, chunk.reach, prefill_rows=chunk.ids.size)
+        self._launched(Stage.PRELUDE, began, chunk.reach, prefill_rows=chunk.ids.size)
 
     def prefill_core(self, chunk: PrefillChunk, loop: int, watch: bool) -> BoolArray:
         """One loop over a chunk; with ``watch``, the tests at the prompts that end in it."""
-        start_s = self._start()
+        began = self._start()
         before = chunk.state
         ctx = self._prefill_context(Stage.CORE, chunk.segments, loop)
         chunk.state = self.model.core(before, chunk.injection, ctx)
@@ -228,19 +232,19 @@ class Runner:
             if chunk.readout is not None:
                 seen[Needs.HALTING] = (chunk.last_rows(chunk.readout)[:, 0],)
             met = self._tests(chunk.residents, seen)
-        self._launched(Stage.CORE, start_s, chunk.reach, prefill_rows=chunk.ids.size)
+        self._launched(Stage.CORE, began, chunk.reach, prefill_rows=chunk.ids.size)
         return met
 
     def prefill_coda(self, chunk: PrefillChunk) -> bool:
         """Run the coda's layers over prompt tokens, for their keys; False where it has none."""
-        start_s = self._start()
+        began = self._start()
         if chunk.readout is not None:
             chunk.state = self.model.readout(chunk.state, chunk.readout)
         if not self.model.dims.coda_layers:
             return False
         ctx = self._prefill_context(Stage.CODA, chunk.segments, 1)
         chunk.state = self.model.coda(chunk.state, ctx)
-        self._launched(Stage.CODA, start_s, chunk.reach, prefill_rows=chunk.ids.size)
+        self._launched(Stage.CODA, began, chunk.reach, prefill_rows=chunk.ids.size)
         return True
 
     def first_tokens(self, residents: IntArray, hidden: Tensor) -> tuple[IntArray, FloatArray]:
@@ -248,14 +252,14 @@ class Runner:
 
         Where the coda has layers, they have run over the prompts already.
         """
-        start_s = self._start()
+        began = self._start()
         if not self.model.dims.coda_layers:
             ones = np.ones_like(residents)
             hidden = self.model.coda(
                 hidden, LaunchContext(ones, ones, self.device, None, NO_ROWS, None)
             )
         result = self._choose(residents, self.model.head(hidden))
-        self._launched(Stage.CODA, start_s, self._reach(residents), prefill_rows=residents.size)
+        self._launched(Stage.CODA, began, self._reach(residents), prefill_rows=residents.size)
         return result
 
     # What launches share.
@@ -314,6 +318,8 @@ class Runner:
             if rule.needs is Needs.GATE:
                 evidence = (self.model.exit_logit(*evidence),)
             signal = self._signal(index, evidence, where)
+            if self.watch is not None:
+                self.watch(residents if mask is None else residents[mask], signal)
             tests = rule.met(signal.double(), res.threshold.index_select(0, where)).cpu().numpy()
             met[mask if mask is not None else slice(None)] = tests
         return met
@@ -356,30 +362,23 @@ class Runner:
 
     def _reach(self, residents: IntArray) -> int:
         """Positions that the longest of these rows attends to."""
-        return 0 if self.observer is None else int(self.residents.position[residents].max()) + 1
+        return 0 if self.timer is None else int(self.residents.position[residents].max()) + 1
 
-    def _start(self) -> float:
-        return 0.0 if self.observer is None else self.clock.now()
+    def _start(self) -> Mark:
+        return 0.0 if self.timer is None else self.timer.start()
 
     def _launched(
         self,
         stage: Stage,
-        start_s: float,
+        began: Mark,
         reach: int,
         decode_rows: int = 0,
         prefill_rows: int = 0,
         loops: IntArray | None = None,
     ) -> None:
-        """Tell the observer of a launch that began at ``start_s`` and ends here."""
-        if self.observer is None:
-            return
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        took_s = self.clock.now() - start_s
-        record = LaunchRecord(
-            stage, decode_rows, prefill_rows, loops, reach, self.runnable, start_s, took_s
-        )
-        self.observer.launched(record)
+        """Tell the observer of a launch that ends here; ``began`` is what ``_start`` gave."""
+        if self.timer is not None:
+            self.timer.finish(began, stage, decode_rows, prefill_rows, loops, reach, self.runnable)
 
 
 def signal_dtype(model: StagedModel) -> torch.dtype:

@@ -1,37 +1,41 @@
-"""Replaying recorded exits: the tokens and depths of an earlier ``cdbench generate --json``.
+"""Replaying recorded exits: the tokens and depths of an earlier run.
 
-The recorded tokens are forced and the recorded depths executed, while the rule that the document's
-``config`` names runs live and is paid for: what differs between two replays is the schedule alone.
-No signals at other thresholds are stored, so a trace can only be replayed at its own.
+The recorded tokens are forced and the recorded depths executed, while the rule that decided them
+runs live and is paid for: what differs between two replays is the schedule alone. Two kinds of file
+hold them. A recording of ``cdbench record`` has signals at every loop, so that depths at other
+thresholds can be derived (``trace:DIR@X``), and its prompts. A ``cdbench generate --json`` document
+has depths at one threshold and no prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cdbench import manifest
 from cdbench.errors import UsageError
-from cdbench.grammar import ExitSpec, parse_exit
-from cdbench.runtime.core import Request
-from cdbench.schema import GenerateDocument, GeneratedRequest
+from cdbench.grammar import ExitSpec, check_exit, parse_exit
+from cdbench.models.loading import LoadedModel
+from cdbench.runtime.exits import RULES
+from cdbench.schema import GenerateDocument, WorkloadRecord
+from cdbench.schema.recording import RECORD_FILE
+from cdbench.workloads.recording import Depths
+from cdbench.workloads.recording_files import is_recording, read_recording
+from cdbench.workloads.traced import ExitTrace, TracedRequest, own_requests, replayed, traced
 
-_RECORD = "record one with `cdbench generate --json`"
+__all__ = [
+    "ExitTrace",
+    "TracedRequest",
+    "load_exit_trace",
+    "own_requests",
+    "replayed",
+    "trace_notes",
+    "traced",
+]
 
-
-@dataclass(frozen=True)
-class ExitTrace:
-    """A recorded run: the rule that decided its depths, its full depth, and its requests."""
-
-    file: str
-    model: str
-    spec: ExitSpec
-    min_loops: int
-    lag: int
-    max_loops: int
-    requests: tuple[GeneratedRequest, ...]
+_RECORD = "record one with `cdbench record` or `cdbench generate --json`"
 
 
 class _Settings(BaseModel):
@@ -46,19 +50,69 @@ class _Settings(BaseModel):
 
 
 def load_exit_trace(spec: ExitSpec) -> ExitTrace:
-    """Read the file of a ``trace:FILE`` rule, a ``generate --json`` document.
+    """Read the file of a ``trace:FILE[@X]`` rule: a recording, its directory, or a document.
 
-    Raises UsageError where it is none, is not whole, or is asked for at a threshold.
+    Raises UsageError where it is none, is not whole, or is asked for at a threshold that it cannot
+    have depths for.
     """
     assert spec.trace_file is not None, "only called for the rule trace"
+    path = Path(spec.trace_file)
+    if path.is_dir():
+        return _from_recording(path / RECORD_FILE, spec)
+    where = f"trace {spec.trace_file}"
+    text = _read(spec.trace_file, where)
+    if is_recording(text):
+        return _from_recording(path, spec)
     if spec.threshold is not None:
         raise UsageError(
-            f"exit rule {str(spec)!r}: a trace stores depths but no signals at other thresholds; "
-            f"drop the threshold, or run the rule itself"
+            f"exit rule {str(spec)!r}: the file stores depths but no signals at other thresholds; "
+            "drop the threshold, or record signals with `cdbench record`"
         )
-    where = f"trace {spec.trace_file}"
+    return _from_document(text, spec.trace_file, where)
+
+
+def _from_recording(path: Path, asked: ExitSpec) -> ExitTrace:
+    recorded = read_recording(path)
+    document, ran = recorded.document, recorded.document.exit
+    threshold = ran.threshold if asked.threshold is None else asked.threshold
+    check_exit(ran.rule, threshold, RULES)
+    derived = threshold != ran.threshold
+    pairs = zip(document.requests, recorded.depths(threshold), strict=True)
+    return ExitTrace(
+        file=str(asked.trace_file),
+        model=document.model.name,
+        spec=ExitSpec(ran.rule, threshold),
+        min_loops=ran.min_loops,
+        lag=ran.lag,
+        max_loops=document.max_loops,
+        requests=tuple(_recorded(r, depths if derived else None) for r, depths in pairs),
+        derived_from=ran.threshold if derived else None,
+        hashes=document.model.files,
+        marks=tuple(document.marks),
+    )
+
+
+def _recorded(request: WorkloadRecord, derived: Depths | None) -> TracedRequest:
+    executed, requested = request.executed_depths, request.requested_depths
+    if derived is not None:
+        # The first token's loops are the prompt's, whatever the threshold.
+        executed = [executed[0], *derived.executed.tolist()]
+        requested = [requested[0], *derived.requested.tolist()]
+    return TracedRequest(
+        id=request.id,
+        prompt=tuple(request.prompt),
+        prompt_tokens=len(request.prompt),
+        tokens=tuple(request.tokens),
+        executed_depths=tuple(executed),
+        requested_depths=tuple(requested),
+        task=request.task,
+        doc_id=request.doc_id,
+    )
+
+
+def _from_document(text: str, file: str, where: str) -> ExitTrace:
     try:
-        document = GenerateDocument.model_validate_json(_read(spec.trace_file, where))
+        document = GenerateDocument.model_validate_json(text)
     except ValidationError as error:
         raise _complaint(where, "", error) from None
     try:
@@ -75,46 +129,37 @@ def load_exit_trace(spec: ExitSpec) -> ExitTrace:
                 f"{len(request.depths)} depths; {_RECORD}"
             )
     return ExitTrace(
-        file=spec.trace_file,
+        file=file,
         model=document.model,
         spec=live,
         min_loops=settings.min_loops,
         lag=settings.exit_lag,
         max_loops=settings.R,
-        requests=tuple(document.requests),
+        requests=tuple(
+            TracedRequest(
+                id=str(request.index),
+                prompt=None,
+                prompt_tokens=request.prompt_tokens,
+                tokens=tuple(request.tokens),
+                executed_depths=tuple(request.depths),
+                requested_depths=tuple(request.depths),
+            )
+            for request in document.requests
+        ),
     )
 
 
-def replayed(trace: ExitTrace, requests: Sequence[Request], where: Sequence[str]) -> list[Request]:
-    """The requests with recorded tokens forced and recorded depths set.
-
-    ``where`` names each request in errors. Raises UsageError where they are not the recorded ones.
-    """
-    if len(requests) != len(trace.requests):
-        raise UsageError(
-            f"trace {trace.file}: holds {len(trace.requests)} requests, but {len(requests)} were "
-            "given; give those it was recorded with, in their order"
-        )
-    pairs = zip(requests, trace.requests, where, strict=True)
-    return [_replay(trace.file, request, recorded, name) for request, recorded, name in pairs]
-
-
-def _replay(file: str, request: Request, recorded: GeneratedRequest, where: str) -> Request:
-    if len(request.prompt) != recorded.prompt_tokens:
-        raise UsageError(
-            f"{where}: has {len(request.prompt)} tokens, but the prompt recorded in {file} has "
-            f"{recorded.prompt_tokens}; give the prompts it was recorded with, in their order"
-        )
-    if not recorded.tokens:
-        raise UsageError(
-            f"{where}: {file} has no tokens for it, so there is nothing to replay; "
-            "record a trace without it"
-        )
-    if request.force is not None and list(request.force) != recorded.tokens:
-        raise UsageError(
-            f"{where}: forces other tokens than {file} recorded; drop `force` or the trace"
-        )
-    return replace(request, force=tuple(recorded.tokens), replay_depths=tuple(recorded.depths))
+def trace_notes(trace: ExitTrace, model: LoadedModel) -> Iterator[str]:
+    """What a person must be told of replaying this trace on this model."""
+    if trace.model not in (model.name, Path(model.name).name):
+        yield f"{trace.file} was recorded on {trace.model}, this is {model.name}"
+    elif trace.hashes and model.weight_seed is None:
+        own = manifest.identify(model.name, model.files).files
+        changed = sorted(name for name in trace.hashes if own.get(name) != trace.hashes[name])
+        if changed:
+            yield f"{trace.file} was recorded on other files of {model.name}: {', '.join(changed)}"
+    for mark in trace.marks:
+        yield f"{trace.file}: {mark}"
 
 
 def _read(file: str, where: str) -> str:

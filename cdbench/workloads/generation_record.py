@@ -12,7 +12,7 @@ from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import ExitPolicy, RequestResult
 from cdbench.runtime.engine import Engine
 from cdbench.schema import GeneratedRequest
-from cdbench.workloads.exit_trace import ExitTrace
+from cdbench.workloads.exit_trace import ExitTrace, trace_notes
 
 
 def settings(
@@ -76,8 +76,11 @@ def marks(
     if config.first_token == "select":
         yield "first tokens are read from the loop their rule selects; no loop is saved"
     if trace is not None:
-        what = "tokens and depths" if mode.adaptive else "tokens"
-        yield f"replayed: {what} are those recorded in {trace.file}"
+        if trace.derived_from is not None and mode.adaptive:
+            yield f"replayed: tokens are those recorded in {trace.file}, depths are {trace.origin}"
+        else:
+            what = "tokens and depths" if mode.adaptive else "tokens"
+            yield f"replayed: {what} are those recorded in {trace.file}"
     elif forced:
         yield f"forced: the tokens of {len(forced)} of the requests were given"
 
@@ -98,5 +101,5 @@ def notes(
             "no exit rule was given and the model's card names none: nothing exits early; "
             "choose one with --exit"
         )
-    if trace is not None and trace.model != model.name:
-        yield f"{trace.file} was recorded on {trace.model}, this is {model.name}"
+    if trace is not None:
+        yield from trace_notes(trace, model)

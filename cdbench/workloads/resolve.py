@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import psutil
 import torch
@@ -34,9 +35,21 @@ def exit_policy(config: RunConfig, model: LoadedModel, trace: ExitTrace | None) 
     lag: int = asked.lag
     if trace is not None:
         given = asked.model_fields_set
+        _check_derived(trace, min_loops if "min_loops" in given else None, "min_loops")
+        _check_derived(trace, lag if "lag" in given else None, "lag")
         min_loops = min_loops if "min_loops" in given else trace.min_loops
         lag = lag if "lag" in given else trace.lag
     return ExitPolicy(spec.rule, threshold, min_loops, lag, spec.depth)
+
+
+def _check_derived(trace: ExitTrace, asked: int | None, key: Literal["min_loops", "lag"]) -> None:
+    """Raise UsageError where derived depths would be those of another floor or lag."""
+    recorded = getattr(trace, key)
+    if trace.derived_from is not None and asked not in (None, recorded):
+        raise UsageError(
+            f"exit.{key}: {asked} is given, but the depths of {trace.spec} follow from "
+            f"{trace.file}, which has {recorded}; drop it"
+        )
 
 
 def _card_exit(model: LoadedModel, threshold: float | None) -> ExitSpec:

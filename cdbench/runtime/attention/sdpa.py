@@ -95,9 +95,12 @@ class SdpaPlan:
             begin = end
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def gathered(self, layer: int) -> Tensor:
+        """What each decode query reads, ``[T, context, 2, G, E]``, overwritten by the next call."""
+        return _split(self.cache.gather(layer, self.lines), self.decode_rows, self.context)
+
     def _decode(self, layer: int, q_THE: Tensor) -> Tensor:
-        gathered = self.cache.gather(layer, self.lines)
-        gathered = _split(gathered, self.decode_rows, self.context)
+        gathered = self.gathered(layer)
         keys, values = gathered[:, :, 0].transpose(1, 2), gathered[:, :, 1].transpose(1, 2)
         out = F.scaled_dot_product_attention(
             q_THE[:, :, None], keys, values, attn_mask=self.bias, enable_gqa=_grouped(q_THE, keys)
