@@ -1,0 +1,133 @@
+"""``cdbench stages``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
+from cdbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cdbench.config import RunConfig
+    from cdbench.schema.stages import StageCurves
+    from cdbench.stages.measure import Asked
+
+ModelOption = Annotated[str | None, typer.Option(help="Demo name, checkpoint directory or hub id.")]
+ExitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--exit", metavar="RULE", help="Rule whose cost is measured; default: the card's."
+    ),
+]
+PassesOption = Annotated[int, typer.Option(min=1, help="Passes over the whole grid.")]
+ContextsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N,…",
+        help="Contexts of decode rows, in positions, all rows of a launch equal; default: those of "
+        "the workload, rows ragged as its requests are.",
+    ),
+]
+OutOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|DIR", help="Default: results/runs/<date>-stages-<model>."),
+]
+PlotOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Draw the curves, as .png or .svg.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace stage curves at --out.")]
+
+
+def verb(
+    config: ConfigArgument = None,
+    model: ModelOption = None,
+    exit_rule: ExitOption = None,
+    overrides: SetOption = None,
+    passes: PassesOption = 5,
+    contexts: ContextsOption = None,
+    out: OutOption = None,
+    plot: PlotOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what one launch of each stage takes, by rows and by context.
+
+    Launches run through the engine as in `cdbench run`, at 1, 2, 4, … up to `engine.width` rows,
+    beside the least that this machine's memory and arithmetic allow. The document can stand for a
+    new measurement where code, torch, threads, model, dtype, KV layout and exit rule are the same.
+    Exit codes: 0 success, 2 wrong input.
+    """
+    from cdbench.config import load_config
+
+    loaded = load_config(config, overrides or (), {"model": model, "exit.rule": exit_rule})
+    wanted = _contexts(contexts)
+
+    from cdbench.stages.measure import Asked
+    from cdbench.stages.output import default_directory, output_path, plot_path
+
+    picture = plot_path(plot) if plot is not None else None
+    asked = Asked(passes, wanted)
+    if out is not None:
+        _finish(loaded, asked, output_path(out, force), picture, as_json)
+        return
+    from cdbench.schema.stages import STAGES_FILE
+
+    directory = default_directory(loaded.model)
+    try:
+        _finish(loaded, asked, directory.path / STAGES_FILE, picture, as_json)
+    finally:
+        directory.discard_if_empty()
+
+
+def _contexts(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--contexts {text!r}: no list of whole numbers; write them with commas, as 64,256"
+        ) from None
+
+
+def _finish(
+    config: RunConfig, asked: Asked, path: Path, picture: Path | None, as_json: bool
+) -> None:
+    """Measure, then write, then print: what was measured is not lost to a closed pipe."""
+    from cdbench.cli.progress import progress_on_stderr
+    from cdbench.schema.files import write_document
+    from cdbench.stages.measure import measure_stages
+
+    with progress_on_stderr(sys.stderr, quiet=as_json, unit="passes") as progress:
+        document = measure_stages(config, asked, progress)
+    write_document(path, document)
+    if picture is not None:
+        from cdbench.render.stage_plot import write_plot
+
+        write_plot(picture, document)
+    _print(document, path, picture, as_json)
+
+
+def _print(document: StageCurves, path: Path, picture: Path | None, as_json: bool) -> None:
+    from cdbench.cli.output import print_json
+    from cdbench.render.formats import for_encoding
+    from cdbench.render.stage_table import stage_lines, stage_table
+    from cdbench.render.terminal import make_console, print_table
+    from cdbench.schema import to_json
+
+    if as_json:
+        print_json(json.loads(to_json(document)))
+        return
+    console = make_console()
+    for line in (*stage_lines(document), ""):
+        console.print(for_encoding(line, console.encoding))
+    print_table(stage_table(document), console)
+    written = f"Written to {path}" + (f" and {picture}" if picture is not None else "")
+    # a path that is broken over two lines cannot be copied
+    console.print(for_encoding(f"\n{written}", console.encoding), soft_wrap=True)
