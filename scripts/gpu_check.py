@@ -31,6 +31,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,15 @@ sys.path.insert(0, str(ROOT))
 
 from cdbench import manifest  # noqa: E402  (the checkout is the package)
 from cdbench.bench import live  # noqa: E402
-from cdbench.bench.directory import RunDirectory  # noqa: E402
+from cdbench.bench.benchmark import run_benchmark  # noqa: E402
 from cdbench.bench.plan import Plan, make_plan  # noqa: E402
-from cdbench.bench.session import Session  # noqa: E402
-from cdbench.bench.summary import start_manifest, summarise  # noqa: E402
-from cdbench.bench.workload import prepare  # noqa: E402
 from cdbench.cli.progress import Lines  # noqa: E402
 from cdbench.config import load_config  # noqa: E402
 from cdbench.grammar import Mode  # noqa: E402
 from cdbench.models.loading import load_model  # noqa: E402
 from cdbench.runtime.core import ExitPolicy, Request  # noqa: E402
 from cdbench.runtime.engine import Engine, EngineConfig  # noqa: E402
-from cdbench.schema import GenerateDocument, GeneratedRequest, Result, to_json  # noqa: E402
+from cdbench.schema import GenerateDocument, GeneratedRequest, to_json  # noqa: E402
 
 FIXTURES = ROOT / "tests" / "fixtures"
 LOOPED_DEMOS = ("demo-ouro", "demo-huginn", "demo-ut")
@@ -329,14 +327,9 @@ def _config(args: argparse.Namespace, flags: dict[str, Any]) -> Any:
 def _run(args: argparse.Namespace, flags: dict[str, Any]) -> dict[str, Any]:
     """One run through the library path of ``cdbench run``, its files thrown away."""
     with tempfile.TemporaryDirectory() as folder:
-        config = _config(args, flags)
-        plan = make_plan(config)
-        started = start_manifest(plan)
-        work = prepare(plan)
-        session = Session(
-            plan, work, RunDirectory.create(f"{folder}/run", "check"), Lines(sys.stderr)
-        )
-        result: Result = summarise(plan, session.measure(), started)
+        stages = "none" if args.tiny else None
+        config = _config(args, {**flags, "stages": stages, "out": f"{folder}/run"})
+        result, _ = run_benchmark(config, nullcontext(Lines(sys.stderr, "requests")))
     kept: dict[str, Any] = json.loads(to_json(result))
     return kept
 

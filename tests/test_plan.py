@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cdbench.bench import live
+from cdbench.bench.measurements import Measurements
 from cdbench.bench.plan import Plan, make_plan
 from cdbench.bench.rows import mode_result
-from cdbench.bench.session import Measurements
 from cdbench.config import load_config
 from cdbench.errors import UsageError
 from cdbench.grammar import parse_mode

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cdbench.bench.live import LivePass
+from cdbench.bench.repeats import Answers
 from cdbench.schema import Accuracy, IntervalRecord, ModeAccuracy, PairedRecord
 from cdbench.stats.paired import compare_paired, wilson
 
 
-def accuracy_of(passes: Mapping[str, LivePass]) -> Accuracy | None:
+def accuracy_of(passes: Mapping[str, Answers]) -> Accuracy | None:
     """Rates and paired differences over ``static``; None without a live pass."""
     if not passes:
         return None
@@ -23,10 +23,10 @@ def accuracy_of(passes: Mapping[str, LivePass]) -> Accuracy | None:
     )
 
 
-def _mode_accuracy(label: str, passed: LivePass, base: dict[str, bool]) -> ModeAccuracy:
+def _mode_accuracy(label: str, passed: Answers, base: dict[str, bool]) -> ModeAccuracy:
     by_task: dict[str, list[bool]] = {}
-    for document, right in zip(passed.documents, passed.right, strict=True):
-        by_task.setdefault(document.task, []).append(right)
+    for result, right in zip(passed.results, passed.right, strict=True):
+        by_task.setdefault(result.task or "", []).append(right)
     pairs = [
         (base[r.id], right)
         for r, right in zip(passed.results, passed.right, strict=True)

@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
+from pydantic import JsonValue
+
+from cdbench.bench.repeats import Answers, Repeat
 from cdbench.errors import UsageError
-from cdbench.schema import REQUESTS_FILE, RequestRecord, Result, to_json, write_result
+from cdbench.metrics.trace import RequestTrace
+from cdbench.schema import (
+    REPEATS_FILE,
+    REQUESTS_FILE,
+    WORKLOAD_FILE,
+    LivePassRecord,
+    RepeatRecord,
+    RequestRecord,
+    Result,
+    WorkloadRecord,
+    append_lines,
+    write_result,
+)
+from cdbench.schema.launches import member_name, merge_launches, write_launches
+from cdbench.schema.repeats import ModeFacts
+from cdbench.schema.workload import RecordedWork
 
 RUNS = Path("results") / "runs"
 
 
+class AskedRequest(RequestTrace, Protocol):
+    """A request's result that knows which question it answered, if any."""
+
+    @property
+    def doc_id(self) -> int | None: ...
+
+
+class TimedRepeat(Repeat, Protocol):
+    """A timed run as it ends."""
+
+    @property
+    def results(self) -> Sequence[AskedRequest]: ...
+
+
+class AnswersGiven(Answers, Protocol):
+    """A live pass as it ends."""
+
+    @property
+    def results(self) -> Sequence[AskedRequest]: ...
+
+
 class RunDirectory:
-    """Where one run's files go. Raw records are appended whole as each repeat ends."""
+    """Where one run's files go. Raw records are appended whole as each repeat ends.
+
+    The line in ``repeats.jsonl`` is written last: what lacks it did not finish.
+    """
 
     def __init__(self, path: Path, made: tuple[Path, ...] = ()) -> None:
         self.path = path
@@ -44,15 +86,68 @@ class RunDirectory:
         return cls(path, made)
 
     def append_requests(self, records: Iterable[RequestRecord]) -> None:
-        """Add the lines of one finished repeat, in one write."""
-        lines = "".join(to_json(record, indent=None) + "\n" for record in records)
-        with (self.path / REQUESTS_FILE).open("a", encoding="utf-8") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+        """Add request lines, in one write."""
+        append_lines(self.path / REQUESTS_FILE, records)
+
+    def keep_workload(
+        self, workload: Sequence[RecordedWork], offsets_s: Sequence[float] | None = None
+    ) -> None:
+        """Write the recorded requests that every timed run will be given.
+
+        ``offsets_s`` are their scheduled arrivals from the start, where they are scheduled.
+        """
+        offsets = [None] * len(workload) if offsets_s is None else offsets_s
+        records = [
+            WorkloadRecord.of(work, arrival_s)
+            for work, arrival_s in zip(workload, offsets, strict=True)
+        ]
+        append_lines(self.path / WORKLOAD_FILE, records)
+
+    def keep_answers(self, mode: str, passed: AnswersGiven) -> None:
+        """Write one mode's live pass, whole."""
+        self.append_requests(
+            RequestRecord.of(r, doc_id=r.doc_id, mode=mode, work="live", right=right)
+            for r, right in zip(passed.results, passed.right, strict=True)
+        )
+        line = LivePassRecord(
+            mode=mode,
+            requests=len(passed.results),
+            prefix_hit_rate=passed.prefix_hit_rate,
+            preemptions=passed.preemptions,
+        )
+        append_lines(self.path / REPEATS_FILE, [line])
+
+    def keep_repeat(
+        self, run: TimedRepeat, facts: ModeFacts, environment: JsonValue = None
+    ) -> None:
+        """Write one timed run, whole: its launches, its requests, and then its own line.
+
+        ``facts`` are those of its mode, ``environment`` what was seen of the machine while it ran.
+        """
+        trace, block, order = run.trace, run.block, run.order
+        member = None
+        if trace.launches:
+            member = member_name(block, order, trace.mode)
+            write_launches(self.path, member, trace.launches)
+        self.append_requests(
+            RequestRecord.of(
+                r, doc_id=r.doc_id, mode=trace.mode, work="equal", block=block, order=order
+            )
+            for r in run.results
+        )
+        line = RepeatRecord.of(
+            trace,
+            block=block,
+            order=order,
+            launches=member,
+            facts=facts,
+            environment=environment,
+        )
+        append_lines(self.path / REPEATS_FILE, [line])
 
     def finish(self, result: Result) -> Path:
-        """Write ``result.json``, last and whole."""
+        """Merge the launches and write ``result.json``, last and whole."""
+        merge_launches(self.path)
         return write_result(self.path, result)
 
     def discard_if_empty(self) -> None:

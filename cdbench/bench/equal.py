@@ -8,19 +8,22 @@ modes run all their loops on the same tokens. Only here do wall times form ratio
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
+from cdbench.bench.driver import feed
+from cdbench.bench.equal_memory import residents_that_fit
 from cdbench.bench.plan import Plan, Subject
 from cdbench.errors import UsageError
-from cdbench.metrics.trace import KvFigures, KvShape, RunTrace
+from cdbench.machine.monitor import Monitor
+from cdbench.metrics.trace import KvFigures, KvShape, RunTrace, Slo
 from cdbench.models.loading import LoadedModel
-from cdbench.runtime.core import LaunchLog, LaunchRecord, Request, RequestResult
-from cdbench.runtime.engine import Engine
+from cdbench.runtime.core import LaunchLog, Request, RequestResult
+from cdbench.runtime.kv_cache import slots_of_layout
+from cdbench.schema.environment import RepeatEnvironment
 from cdbench.stats.blocks import palindrome
+from cdbench.workloads.arrival_times import ArrivalSchedule
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class TimedRun:
     subject: Subject
     trace: RunTrace
     results: tuple[RequestResult, ...]
+    environment: RepeatEnvironment | None = None
 
 
 def record(request: Request, result: RequestResult) -> RecordedRequest | None:
@@ -62,120 +66,153 @@ def record(request: Request, result: RequestResult) -> RecordedRequest | None:
     )
 
 
-def workload_hash(requests: Sequence[RecordedRequest]) -> str:
-    """sha256 over prompts, forced tokens and depths, all arriving at once."""
-    content = [[r.id, list(r.prompt), list(r.tokens), list(r.executed_depths)] for r in requests]
-    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
-
-
 class TimedSubject:
     """One mode, warm: its engine and the requests it will be given again and again."""
 
-    def __init__(self, plan: Plan, subject: Subject, workload: Sequence[RecordedRequest]) -> None:
-        self.subject = subject
+    def __init__(
+        self,
+        plan: Plan,
+        subject: Subject,
+        workload: Sequence[RecordedRequest],
+        arrivals: ArrivalSchedule | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.plan, self.subject = plan, subject
+        self.arrivals = arrivals or ArrivalSchedule()
+        self.monitor = monitor or Monitor.of(str(plan.model.network.device))
         self.log = LaunchLog()
         # Forced tokens are known: making text of them would only be host time.
-        self.engine = plan.engine(subject, self.log, live=False)
         self.requests = [_forced(plan, subject, r) for r in workload]
+        self.engine = plan.engine(
+            subject, self.log, live=False, residents=_own_cap(plan, subject, self.requests)
+        )
         self.own_vocabulary = not same_vocabulary(plan.model, subject.model)
 
     def run(self, block: int, order: int) -> TimedRun:
-        """One timed run over all requests, arriving at once."""
+        """One timed run over all requests, arriving as the workload has it."""
         engine = self.engine
         self.log.records.clear()
         engine.start_afresh()
         gc.collect()
         gc.disable()
         try:
-            arrival_s = engine.clock.now()
-            for request in self.requests:
-                engine.submit(replace(request, arrival_s=arrival_s))
-            start = engine.clock.now()
-            while engine.tick():
-                pass
-            end = engine.clock.now()
+            before = self.monitor.before()
+            region = feed(engine, self.requests, self.arrivals)
+            environment = self.monitor.after(before)
         finally:
             gc.enable()
         results = tuple(engine.run())
-        trace = run_trace(engine, self.subject, results, tuple(self.log.records), end - start)
-        return TimedRun(block, order, self.subject, trace, results)
+        trace = self._trace(results, region.wall_s, environment)
+        return TimedRun(block, order, self.subject, trace, results, environment)
+
+    def _trace(
+        self, results: Sequence[RequestResult], wall_s: float, environment: RepeatEnvironment
+    ) -> RunTrace:
+        """What the metrics read of one run."""
+        engine, subject, gpu = self.engine, self.subject, environment.gpu
+        return RunTrace(
+            mode=subject.label,
+            requests=results,
+            launches=tuple(self.log.records),
+            wall_s=wall_s,
+            width=engine.width,
+            max_residents=engine.config.max_residents,
+            max_loops=engine.max_loops,
+            # Pools have rows of unlike size, so bytes are counted.
+            kv=KvFigures(
+                peak_rows=engine.cache.peak_bytes,
+                bytes_per_row=1,
+                shape=kv_shape(self.plan, subject),
+                preemptions=engine.memory.counters.preemptions,
+                prefix_hit_rate=engine.cache.prefix_hit_rate,
+            ),
+            costs=subject.model.network.flops_per_token(),
+            arrivals=self.arrivals.kind,
+            cancelled_loops=sum(r.cancelled_loops for r in results),
+            slo=_slo(self.plan),
+            price_per_hour=self.plan.config.price_per_hour,
+            energy_j=gpu.energy_j if gpu is not None else None,
+            peak_device_bytes=gpu.peak_allocated_bytes if gpu is not None else None,
+        )
 
 
-def run_blocks(
-    subjects: Sequence[TimedSubject], blocks: int, may_start: Callable[[], bool]
-) -> Iterator[TimedRun]:
-    """Palindromic blocks, the starting mode handed round; ``may_start`` is asked before each."""
+def run_block(subjects: Sequence[TimedSubject], block: int) -> Iterator[TimedRun]:
+    """One palindromic block; the starting mode is handed round from block to block."""
     by_label = {s.subject.label: s for s in subjects}
-    for block in range(blocks):
-        if not may_start():
-            return
-        for order, label in enumerate(palindrome(list(by_label), rotate=block)):
-            yield by_label[label].run(block, order)
+    for order, label in enumerate(palindrome(list(by_label), rotate=block)):
+        yield by_label[label].run(block, order)
 
 
-def run_trace(
-    engine: Engine,
-    subject: Subject,
-    results: Sequence[RequestResult],
-    launches: Sequence[LaunchRecord],
-    wall_s: float,
-) -> RunTrace:
-    """What the metrics read of one run."""
+def kv_shape(plan: Plan, subject: Subject) -> KvShape:
+    """What a mode's tokens keep under the run's layout."""
     dims = subject.model.network.dims
-    shape = KvShape(
+    return KvShape(
         dims.prelude_layers,
         dims.core_layers,
         dims.coda_layers,
         dims.kv_heads,
         dims.head_dim,
         subject.model.network.dtype.itemsize,
-        engine.cache.slots,
-    )
-    return RunTrace(
-        mode=subject.label,
-        requests=results,
-        launches=launches,
-        wall_s=wall_s,
-        width=engine.width,
-        max_residents=engine.config.max_residents,
-        max_loops=engine.max_loops,
-        # Pools have rows of unlike size, so bytes are counted.
-        kv=KvFigures(
-            peak_rows=engine.cache.peak_bytes,
-            bytes_per_row=1,
-            shape=shape,
-            preemptions=engine.memory.counters.preemptions,
-            prefix_hit_rate=engine.cache.prefix_hit_rate,
-        ),
-        costs=subject.model.network.flops_per_token(),
-        cancelled_loops=sum(r.cancelled_loops for r in results),
+        slots_of_layout(plan.kv_layout, subject.max_loops),
     )
 
 
-def unequal_work(runs: Sequence[TimedRun], workload: Sequence[RecordedRequest]) -> list[str]:
-    """Why the timed runs did not do the recorded work; empty where they all did."""
+def unequal_work(
+    runs: Sequence[TimedRun],
+    workload: Sequence[RecordedRequest],
+    own_vocabulary: Collection[str] = (),
+) -> list[str]:
+    """Why the timed runs did not do the recorded work; empty where they all did.
+
+    Modes in ``own_vocabulary`` have the same text in other tokens: there only counts must agree.
+    """
     wanted = {r.id: r for r in workload}
     reasons: dict[str, int] = {}
     for run in runs:
-        for reason in _unequal_run(run, wanted):
+        for reason in _unequal_run(run, wanted, run.subject.label in own_vocabulary):
             reasons[reason] = reasons.get(reason, 0) + 1
     return [f"{why} (in {n} repeats)" if n > 1 else why for why, n in reasons.items()]
 
 
-def _unequal_run(run: TimedRun, wanted: dict[str, RecordedRequest]) -> Iterator[str]:
+def _unequal_run(
+    run: TimedRun, wanted: dict[str, RecordedRequest], own_vocabulary: bool
+) -> Iterator[str]:
     where = f"mode {run.subject.label}"
     failed = [r for r in run.results if r.error is not None]
     if failed:
         yield f"{where}: {len(failed)} requests failed ({failed[0].error})"
     done = {r.id: r for r in run.results if r.error is None}
+    if not done.keys() <= wanted.keys():
+        yield f"{where}: served requests that are not in the workload"
+        return
     counts = sum(len(r.tokens) for r in done.values())
     expected = sum(len(wanted[name].tokens) for name in done)
     if counts != expected or len(done) + len(failed) != len(wanted):
         yield f"{where}: {counts} output tokens instead of {expected}"
+    elif not own_vocabulary and any(
+        tuple(r.tokens) != wanted[name].tokens for name, r in done.items()
+    ):
+        yield f"{where}: output tokens differ from the recorded ones"
     if run.subject.adaptive and any(
         tuple(r.executed_depths) != wanted[name].executed_depths for name, r in done.items()
     ):
         yield f"{where}: executed depths differ from the recorded ones"
+
+
+def _slo(plan: Plan) -> Slo | None:
+    """The latency limits of the run; None where none is given."""
+    limits = plan.config.slo
+    slo = Slo(limits.ttft_s, limits.tpot_s, limits.e2e_s)
+    return None if slo == Slo() else slo
+
+
+def _own_cap(plan: Plan, subject: Subject, requests: Sequence[Request]) -> int | None:
+    """The residents that fit the budget, under ``equal: memory``."""
+    if plan.config.equal == "residents":
+        return None
+    assert plan.kv_budget_bytes is not None, "checked with the configuration"
+    shape = kv_shape(plan, subject)
+    return residents_that_fit(subject, shape, requests, plan.kv_budget_bytes)
 
 
 def same_vocabulary(a: LoadedModel, b: LoadedModel) -> bool:

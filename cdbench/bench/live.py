@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cdbench.bench.plan import Plan, Subject
 from cdbench.evals.tasks import Document
 from cdbench.grammar import Mode
-from cdbench.runtime.core import FinishReason, Request, RequestResult
+from cdbench.runtime.core import Request, RequestResult
 from cdbench.stats.paired import DEFAULT_DELTA
 from cdbench.workloads.resolve import sampling, stops
 
@@ -34,15 +34,6 @@ class LivePass:
     @property
     def accuracy(self) -> float:
         return sum(self.right) / len(self.right)
-
-    @property
-    def mean_output_tokens(self) -> float:
-        return sum(len(r.tokens) for r in self.results) / len(self.results)
-
-    @property
-    def capped(self) -> int:
-        """Outputs that ran into the length limit: their answers may be cut off."""
-        return sum(r.finish_reason is FinishReason.LENGTH for r in self.results)
 
 
 @dataclass(frozen=True)

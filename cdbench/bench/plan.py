@@ -8,14 +8,14 @@ from cdbench import resources
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.evals.tasks import Task, load_task
-from cdbench.grammar import Mode
+from cdbench.grammar import Mode, parse_depths
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.models.unrolled import unrolled
 from cdbench.runtime.core import ExitPolicy, LaunchObserver
 from cdbench.runtime.engine import Engine, EngineConfig, check_model
 from cdbench.runtime.exits import check_policy
 from cdbench.runtime.modes import mode_loops
-from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace
+from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace, trace_notes
 from cdbench.workloads.resolve import (
     check_trace_depth,
     engine_config,
@@ -24,6 +24,7 @@ from cdbench.workloads.resolve import (
     kv_budget_bytes,
     kv_layout,
 )
+from cdbench.workloads.synthetic_depths import mark
 
 UNROLLED = "unrolled"
 """The dense model that is the looped one with a copy of its core for each loop."""
@@ -73,9 +74,14 @@ class Plan:
             loops = mode.depth if isinstance(mode.depth, int) else self.max_loops
         return Subject(label or str(mode), mode, model, policy, loops)
 
-    def settings(self, subject: Subject, live: bool = True) -> EngineConfig:
-        """How a row's engine runs; all rows have the same sizes, layout and KV budget."""
-        return engine_config(
+    def settings(
+        self, subject: Subject, live: bool = True, residents: int | None = None
+    ) -> EngineConfig:
+        """How a row's engine runs; all rows have the same layout and KV budget.
+
+        They have the same sizes as well, unless ``residents`` gives a row a cap of its own.
+        """
+        settings = engine_config(
             self.config,
             subject.mode,
             self.kv_layout,
@@ -84,9 +90,16 @@ class Plan:
             self.kv_budget_bytes,
             cache_prefixes=live,
         )
+        if residents is None:
+            return settings
+        return replace(settings, max_residents=residents, width=residents, min_free_residents=None)
 
     def engine(
-        self, subject: Subject, observer: LaunchObserver | None = None, live: bool = True
+        self,
+        subject: Subject,
+        observer: LaunchObserver | None = None,
+        live: bool = True,
+        residents: int | None = None,
     ) -> Engine:
         """A fresh engine for a row.
 
@@ -94,7 +107,7 @@ class Plan:
         """
         model = subject.model
         detokenize = model.decode if live and model.tokenizer is not None else None
-        settings = self.settings(subject, live)
+        settings = self.settings(subject, live, residents)
         return Engine(model.network, settings, detokenize=detokenize, observer=observer)
 
 
@@ -126,7 +139,7 @@ def make_plan(config: RunConfig) -> Plan:
         tasks=_tasks(config, model),
         modes=modes,
         trace=trace,
-        notes=_notes(config, model, policy),
+        notes=_notes(config, model, policy, trace),
         kv_layout=kv_layout(config, model),
         kv_budget_bytes=kv_budget_bytes(config, model, len(modes)),
     )
@@ -166,7 +179,9 @@ def _trace(config: RunConfig, max_loops: int) -> ExitTrace | None:
     return trace
 
 
-def _notes(config: RunConfig, model: LoadedModel, policy: ExitPolicy) -> tuple[str, ...]:
+def _notes(
+    config: RunConfig, model: LoadedModel, policy: ExitPolicy, trace: ExitTrace | None
+) -> tuple[str, ...]:
     notes = []
     if config.exit.spec is None and policy.rule == "none":
         notes.append(f"no exit rule was given and {model.name} names none: nothing exits early")
@@ -182,8 +197,13 @@ def _notes(config: RunConfig, model: LoadedModel, policy: ExitPolicy) -> tuple[s
         notes.append("first tokens are read from the loop their rule selects; no loop is saved")
     if config.state_init == "random":
         notes.append(f"initial states are random (seed {config.sampling.seed})")
-    if config.workload.source != "demo" and config.exit.trace_file is None:
-        notes.append("the workload is token ids: if they are not real text, depths mean nothing")
+    if trace is not None:
+        notes += trace_notes(trace, model)
+        if trace.derived_from is not None:
+            notes.append(f"depths are {trace.origin}")
+    depths = parse_depths(config.workload.depths)
+    if depths.synthetic:
+        notes.append(mark(depths, config.workload.seed))
     return tuple(notes)
 
 

@@ -5,52 +5,16 @@ Interrupted at any point it still leaves a run directory with what was measured 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
 from cdbench.bench import live
 from cdbench.bench.directory import RunDirectory
-from cdbench.bench.equal import (
-    RecordedRequest,
-    TimedRun,
-    TimedSubject,
-    characters_per_token,
-    run_blocks,
-)
-from cdbench.bench.live import AutoDepth, LivePass
+from cdbench.bench.live import LivePass
+from cdbench.bench.measurements import Measurements, Progress
 from cdbench.bench.plan import Plan, Subject
-from cdbench.bench.workload import TimedWork, recorded_workload
+from cdbench.bench.recorded_run import record_work
+from cdbench.bench.timed_part import TimedPart
+from cdbench.bench.workload import TimedWork
 from cdbench.evals.tasks import Document
 from cdbench.grammar import Mode
-from cdbench.runtime.core import Request, RequestResult
-from cdbench.schema import RequestRecord
-
-Results = dict[str, RequestResult]
-
-
-class Progress(Protocol):
-    """Told what is going on. Never called inside a timed region."""
-
-    def phase(self, name: str, units: int) -> None: ...
-
-    def advance(self, units: int) -> None: ...
-
-
-class Measurements:
-    """What a run has measured so far; complete or not."""
-
-    def __init__(self) -> None:
-        self.live: dict[str, LivePass] = {}
-        self.auto: AutoDepth | None = None
-        self.workload: list[RecordedRequest] = []
-        self.refused: list[RequestResult] = []
-        """Requests of the workload that the recorded run could not serve, so that none is timed."""
-        self.timed: list[TimedRun] = []
-        self.subjects: dict[str, Subject] = {}
-        self.characters_per_token: dict[str, float] = {}
-        self.warm_up_s = 0.0
-        self.interrupted = False
 
 
 class Session:
@@ -99,10 +63,7 @@ class Session:
         passed = live.answer(self.plan, subject, documents, self.progress.advance)
         self.measured.live[subject.label] = passed
         self.measured.subjects[subject.label] = subject
-        self.directory.append_requests(
-            RequestRecord.of(r, doc_id=r.doc_id, mode=subject.label, work="live")
-            for r in passed.results
-        )
+        self.directory.keep_answers(subject.label, passed)
 
     def _choose_depth(self) -> None:
         static = self.measured.live["static"]
@@ -114,100 +75,17 @@ class Session:
             # It is `static`: the same answers, the same time.
             half = live.judging_half(static.documents)
             self.measured.subjects[subject.label] = subject
-            self.measured.live[subject.label] = LivePass(
-                subject, half, static.results[1::2], static.right[1::2]
-            )
+            passed = LivePass(subject, half, static.results[1::2], static.right[1::2])
+            self.measured.live[subject.label] = passed
+            self.directory.keep_answers(subject.label, passed)
         else:
             self._answer(subject, live.judging_half(static.documents))
 
     # Equal work.
 
     def _equal(self, work: TimedWork) -> None:
-        self.measured.workload = self._record(work)
-        timed = [
-            TimedSubject(self.plan, subject, self.measured.workload)
-            for subject in self._timed_subjects()
-        ]
-        for subject in timed:
-            self.measured.subjects[subject.subject.label] = subject.subject
-            if subject.own_vocabulary:
-                self.measured.characters_per_token[subject.subject.label] = characters_per_token(
-                    subject.subject.model, subject.requests
-                )
-        self._warm_up(timed)
-        blocks = self.plan.config.repeats.blocks
-        size = len(self.measured.workload)
-        plural = "s" if blocks > 1 else ""
-        self.progress.phase(f"timing {blocks} block{plural}", blocks * 2 * len(timed) * size)
-        for run in run_blocks(timed, blocks, self._deadline()):
-            self._keep(run)
-            self.progress.advance(size)
-
-    def _deadline(self) -> Callable[[], bool]:
-        limit_s = self.plan.config.repeats.max_seconds
-        start = time.monotonic()
-        return lambda: limit_s is None or time.monotonic() - start < limit_s
-
-    def _keep(self, run: TimedRun) -> None:
-        """Keep a finished repeat on disk before it counts."""
-        self.directory.append_requests(
-            RequestRecord.of(
-                r,
-                doc_id=r.doc_id,
-                mode=run.subject.label,
-                work="equal",
-                block=run.block,
-                order=run.order,
-            )
-            for r in run.results
-        )
-        self.measured.timed.append(run)
-
-    def _warm_up(self, timed: list[TimedSubject]) -> None:
-        """An untimed pass of each mode: pools grow, pages and kernels are touched."""
-        start = time.monotonic()
-        size = len(self.measured.workload)
-        self.progress.phase("warming up", len(timed) * size)
-        for subject in timed:
-            subject.run(-1, -1)
-            self.progress.advance(size)
-        self.measured.warm_up_s = time.monotonic() - start
-
-    def _timed_subjects(self) -> list[Subject]:
-        """The rows to time. ``static@auto`` at full depth is ``static`` and not timed twice."""
-        subjects = []
-        for mode in self.plan.modes:
-            if mode.depth != "auto":
-                subjects.append(self.plan.subject(mode))
-            elif self.measured.auto and self.measured.auto.depth < self.plan.max_loops:
-                subjects.append(self.measured.subjects["static@auto"])
-        return subjects
-
-    def _record(self, work: TimedWork) -> list[RecordedRequest]:
-        """The recorded run: a trace file's, the live pass's, or one made now under ``cdb``."""
-        if work.recorded is not None:
-            return list(work.recorded)
-        known = self._answered(work.requests) or self._run_live(work.requests)
-        self.measured.refused = [
-            r for request in work.requests if (r := known[request.id]).error is not None
-        ]
-        return recorded_workload(work.requests, known)
-
-    def _answered(self, requests: Sequence[Request]) -> Results | None:
-        """The live pass of the most adaptive mode, where it asked all of these."""
-        for label in ("cdb", "lockstep", "static"):
-            if label in self.measured.live:
-                known = {r.id: r for r in self.measured.live[label].results}
-                return known if all(r.id in known for r in requests) else None
-        return None
-
-    def _run_live(self, requests: Sequence[Request]) -> Results:
-        self.progress.phase("recording tokens and depths", len(requests))
-        known = {}
-        for result in self.plan.engine(self.plan.subject(Mode("cdb"))).run(requests):
-            known[result.id] = result
-            self.progress.advance(1)
-        self.directory.append_requests(
-            RequestRecord.of(r, doc_id=r.doc_id, mode="cdb", work="live") for r in known.values()
-        )
-        return known
+        measured = self.measured
+        measured.workload = record_work(self.plan, work, measured, self.directory, self.progress)
+        measured.arrivals = work.arrivals.schedule(len(measured.workload))
+        self.directory.keep_workload(measured.workload, measured.arrivals.offsets_s)
+        TimedPart(self.plan, measured, self.directory, self.progress).run()

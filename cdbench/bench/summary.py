@@ -4,112 +4,130 @@ from __future__ import annotations
 
 from cdbench import manifest
 from cdbench.bench.accuracy import accuracy_of
-from cdbench.bench.compared import compare, flop_bounds
-from cdbench.bench.equal import TimedRun, unequal_work, workload_hash
+from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_of
+from cdbench.bench.facts import facts_of
+from cdbench.bench.judging import compute_threads, run_facts
+from cdbench.bench.measurements import Measurements
 from cdbench.bench.plan import Plan
 from cdbench.bench.rows import mode_result
-from cdbench.bench.session import Measurements
+from cdbench.bench.validity import judge
+from cdbench.bench.workload import TimedWork
+from cdbench.grammar import parse_depths
+from cdbench.machine.summary import summarise as summarise_machine
+from cdbench.machine.unchanged import Unchanged
 from cdbench.metrics.bounds import cost_ratio
-from cdbench.metrics.identities import broken_identities
-from cdbench.metrics.rates import decode_wall_s
-from cdbench.metrics.registry import evaluate
 from cdbench.runtime.kv_cache import slots_of_layout
 from cdbench.schema import (
+    LAUNCHES_FILE,
+    REPEATS_FILE,
     REQUESTS_FILE,
-    BlockRecord,
+    WORKLOAD_FILE,
     Manifest,
     ModelFacts,
     Result,
-    Validity,
     Workload,
 )
-from cdbench.stats.blocks import MIN_BLOCKS
+from cdbench.schema.looks import LooksRecord
+from cdbench.stats.blocks import LEVEL
+from cdbench.workloads.identity import workload_hash
+from cdbench.workloads.synthetic_depths import mark
 
 
-def summarise(plan: Plan, measured: Measurements, started: Manifest) -> Result:
+def summarise(
+    plan: Plan,
+    work: TimedWork | None,
+    measured: Measurements,
+    started: Manifest,
+    watched: Unchanged,
+) -> Result:
     """The whole result of a run, finished or interrupted."""
-    comparisons = compare(measured.timed)
+    equal = EqualWork.of(
+        measured.timed,
+        {label: facts_of(subject) for label, subject in measured.subjects.items()},
+        measured.workload,
+        plan.config.engine.prefill_tokens,
+        measured.stages,
+        measured.look.level if measured.look is not None else LEVEL,
+    )
+    sections = equal_sections(equal)
+    seen = [run.environment for run in measured.timed if run.environment is not None]
     return Result(
         status="interrupted" if measured.interrupted else "complete",
-        validity=judge(plan, measured),
+        validity=judge(run_facts(plan, measured, sections, watched)),
         manifest=started,
         config=plan.config.model_dump(mode="json"),
-        workload=_workload(plan, measured),
-        modes={label: mode_result(plan, measured, label) for label in _labels(plan, measured)},
-        blocks=[_block(run) for run in measured.timed],
-        comparisons=comparisons,
-        bounds=flop_bounds(measured.timed, measured.workload, comparisons),
+        workload=_workload(plan, work, measured),
+        modes={
+            label: mode_result(plan, measured, label, equal.runs, equal.level)
+            for label in _labels(plan, measured)
+        },
+        **vars(sections),
+        break_even=break_evens(plan.config.price_per_hour, sections.comparisons),
+        looks=_looks(measured),
+        environment=summarise_machine(seen, compute_threads(plan)) if seen else None,
         accuracy=accuracy_of(measured.live),
-        files={"requests": REQUESTS_FILE} if measured.live or measured.timed else {},
+        exits=exits_of(
+            measured.live,
+            measured.timed,
+            {label: subject.max_loops for label, subject in measured.subjects.items()},
+        ),
+        files=raw_files(measured),
         model=model_facts(plan),
+        stages=measured.stages.model_dump(mode="json") if measured.stages is not None else None,
     )
+
+
+def _looks(measured: Measurements) -> LooksRecord | None:
+    if measured.looks is None or measured.look is None:
+        return None
+    return LooksRecord.of(measured.looks, measured.look)
 
 
 def start_manifest(plan: Plan) -> Manifest:
     """What this run runs on; taken before anything is measured."""
     models = [plan.model, *plan.dense.values()]
-    return manifest.collect(
+    collected = manifest.collect(
         [manifest.identify(m.name, m.files) for m in models if m.files],
         device=str(plan.model.network.device),
     )
+    given = plan.config.model_dump(mode="json", exclude_unset=True)
+    return collected.model_copy(update={"given": given})
 
 
-def judge(plan: Plan, measured: Measurements) -> Validity:
-    """VALID, or INVALID with every reason."""
-    reasons = []
-    if measured.interrupted:
-        reasons.append("the run was interrupted before it was complete")
-    reasons += _live_failures(measured)
-    if measured.refused:
-        refused = measured.refused
-        reasons.append(f"{len(refused)} workload requests were refused ({refused[0].error})")
-    if "equal" in plan.config.work and not measured.interrupted:
-        reasons += unequal_work(measured.timed, measured.workload)
-        reasons += [why for run in measured.timed for why in broken_identities(run.trace)]
-        blocks = len({run.block for run in measured.timed})
-        if blocks < MIN_BLOCKS:
-            timed = f"{blocks} block was" if blocks == 1 else f"{blocks} blocks were"
-            reasons.append(f"{timed} timed; an interval needs {MIN_BLOCKS}")
-    return Validity(verdict="INVALID" if reasons else "VALID", reasons=reasons)
-
-
-def _live_failures(measured: Measurements) -> list[str]:
-    reasons = []
-    for label, passed in measured.live.items():
-        failed = [r for r in passed.results if r.error is not None]
-        if failed:
-            reasons.append(f"live {label}: {len(failed)} requests were refused ({failed[0].error})")
-    return reasons
+def raw_files(measured: Measurements) -> dict[str, str]:
+    """The files of raw records that a run with these measurements leaves, by what they hold."""
+    files: dict[str, str] = {}
+    if measured.live or measured.timed:
+        files |= {"requests": REQUESTS_FILE, "repeats": REPEATS_FILE}
+    if measured.workload:
+        files |= {"workload": WORKLOAD_FILE}
+    if measured.timed:
+        files |= {"launches": LAUNCHES_FILE}
+    return files
 
 
 def _labels(plan: Plan, measured: Measurements) -> list[str]:
-    known = {*measured.live, *(run.subject.label for run in measured.timed)}
+    known = {*measured.live, *(run.trace.mode for run in measured.timed)}
     ordered = [str(mode) for mode in plan.modes if str(mode) in known]
     return [*ordered, *(label for label in sorted(known) if label not in ordered)]
 
 
-def _block(run: TimedRun) -> BlockRecord:
-    return BlockRecord(
-        index=run.block,
-        order=run.order,
-        mode=run.subject.label,
-        wall_s=run.trace.wall_s,
-        decode_wall_s=decode_wall_s(run.trace),
-        metrics=evaluate(run.trace),
-    )
-
-
-def _workload(plan: Plan, measured: Measurements) -> Workload:
+def _workload(plan: Plan, work: TimedWork | None, measured: Measurements) -> Workload:
     recorded = measured.workload
+    synthetic = parse_depths(plan.config.workload.depths).synthetic
     return Workload(
-        hash=workload_hash(recorded),
+        hash=workload_hash(recorded, measured.arrivals),
         source=plan.config.workload.source,
         requests=len(recorded),
         prompt_tokens=sum(len(r.prompt) for r in recorded),
         output_tokens=sum(len(r.tokens) for r in recorded),
         arrivals=plan.config.workload.arrivals,
         seed=plan.config.workload.seed,
-        replayed=["tokens", "lengths", "depths"] if recorded else [],
+        replayed=["tokens", "lengths", *([] if synthetic else ["depths"])] if recorded else [],
+        synthetic=mark(parse_depths(plan.config.workload.depths), plan.config.workload.seed)
+        if synthetic
+        else None,
+        notes=list(work.notes) if work is not None else [],
     )
 
 

@@ -73,8 +73,11 @@ def rules(as_json: JsonOption = False) -> None:
 
 @verb.command()
 def metrics(as_json: JsonOption = False) -> None:
-    """Metrics: unit, which direction is better, and the formula."""
-    from cdbench.metrics.registry import METRICS
+    """Metrics: unit, which direction is better, and the formula.
+
+    First those of one run, then the figures of two modes or of the model alone.
+    """
+    from cdbench.metrics.registry import COMPARED, METRICS
 
     items: list[Item] = [
         {
@@ -83,7 +86,7 @@ def metrics(as_json: JsonOption = False) -> None:
             "direction": str(metric.direction),
             "formula": metric.formula,
         }
-        for name, metric in METRICS.items()
+        for name, metric in {**METRICS, **COMPARED}.items()
     ]
     _show("metrics", ("name", "unit", "direction", "formula"), items, as_json)
 

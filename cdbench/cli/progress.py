@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from cdbench.bench.session import Progress
+from cdbench.bench.measurements import Progress
 
 REDRAW_S = 0.2
 
@@ -31,11 +31,11 @@ class Silent:
 class Lines:
     """One line a phase, for logs and pipes."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[str], unit: str) -> None:
+        self._stream, self._unit = stream, unit
 
     def phase(self, name: str, units: int) -> None:
-        print(f"cdbench: {name} ({units:,} requests)", file=self._stream, flush=True)
+        print(f"cdbench: {name} ({units:,} {self._unit})", file=self._stream, flush=True)
 
     def advance(self, units: int) -> None: ...
 
@@ -62,12 +62,12 @@ class Bar:
 
 
 @contextmanager
-def progress_on_stderr(stream: IO[str], quiet: bool) -> Iterator[Progress]:
-    """The kind of progress that suits the stream."""
+def progress_on_stderr(stream: IO[str], quiet: bool, unit: str = "requests") -> Iterator[Progress]:
+    """The kind of progress that suits the stream; ``unit``: what is counted."""
     if quiet:
         yield Silent()
     elif not stream.isatty():
-        yield Lines(stream)
+        yield Lines(stream, unit)
     else:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         with RichProgress(

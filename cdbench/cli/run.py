@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
+from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cdbench.bench.again import Again
+    from cdbench.bench.plan import Plan
+    from cdbench.bench.workload import TimedWork
     from cdbench.config import RunConfig
-    from cdbench.schema import Result
+    from cdbench.render.table import Table
+    from cdbench.schema import Manifest, Result
 
 INVALID = 3
 INTERRUPTED = 130
@@ -37,7 +43,8 @@ def verb(
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Questions per task.")] = None,
     exit_rule: Annotated[
-        str | None, typer.Option("--exit", help="none, fixed:D, RULE[@THRESHOLD], trace:FILE.")
+        str | None,
+        typer.Option("--exit", help="none, fixed:D, RULE[@THRESHOLD], trace:FILE[@THRESHOLD]."),
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="The same as RULE@THRESHOLD.")] = None,
     min_loops: Annotated[int | None, typer.Option(help="Floor on the executed depth.")] = None,
@@ -47,8 +54,24 @@ def verb(
         str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")
     ] = None,
     work: Annotated[str | None, typer.Option(help="live, equal, or both by a comma.")] = None,
+    equal: Annotated[
+        str | None, typer.Option(help="What modes have alike: residents, or memory (KV budget).")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Requests to time: demo, a file, hf:NAME, trace or random.")
+    ] = None,
     requests: Annotated[int | None, typer.Option(help="How many requests are timed.")] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(help="all-at-once, closed-loop:N, open-loop:RATE, ramp:A-B or trace:FILE."),
+    ] = None,
+    depths: Annotated[
+        str | None, typer.Option(help="recorded, or synthetic: full, shallow, bimodal, serial:R, …")
+    ] = None,
     blocks: Annotated[int | None, typer.Option(help="Palindromic timing blocks.")] = None,
+    stages: Annotated[
+        str | None, typer.Option(help="Stage curves: measure, none, or a file of them.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="auto, float32, bfloat16, float16, float64.")
@@ -61,8 +84,16 @@ def verb(
         str | None, typer.Option(help="Run directory (default: results/runs/<date>-<name>).")
     ] = None,
     overrides: SetOption = None,
+    earlier: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RUN", help="Repeat an earlier run; flags and --set win."),
+    ] = None,
+    launches: Annotated[
+        bool, typer.Option("--launches", help="Also write trace.json, for a trace viewer.")
+    ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Print rates, launches, bounds and every speed-up.")
+        bool,
+        typer.Option("--full", help="Print rates, launches, bounds, waterfall, every speed-up."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,37 +105,38 @@ def verb(
     130 interrupted (what was finished is kept).
     """
     from cdbench.cli.output import print_json
-    from cdbench.config import load_config
     from cdbench.render.terminal import make_console
     from cdbench.schema import to_json
 
-    loaded = load_config(
-        config,
-        overrides or (),
-        {
-            "model": model,
-            "dense": dense,
-            "modes": modes,
-            "tasks": tasks,
-            "limit": limit,
-            "exit.rule": exit_rule,
-            "exit.threshold": threshold,
-            "exit.min_loops": min_loops,
-            "exit.max_loops": max_loops,
-            "exit.lag": exit_lag,
-            "kv.layout": kv,
-            "work": work,
-            "workload.requests": requests,
-            "repeats.blocks": blocks,
-            "device": device,
-            "dtype": dtype,
-            "weights": weights,
-            "layers": layers,
-            "out": out,
-        },
-    )
+    flags = {
+        "model": model,
+        "dense": dense,
+        "modes": modes,
+        "tasks": tasks,
+        "limit": limit,
+        "exit.rule": exit_rule,
+        "exit.threshold": threshold,
+        "exit.min_loops": min_loops,
+        "exit.max_loops": max_loops,
+        "exit.lag": exit_lag,
+        "kv.layout": kv,
+        "work": work,
+        "equal": equal,
+        "workload.source": source,
+        "workload.requests": requests,
+        "workload.arrivals": arrivals,
+        "workload.depths": depths,
+        "repeats.blocks": blocks,
+        "stages": stages,
+        "device": device,
+        "dtype": dtype,
+        "weights": weights,
+        "layers": layers,
+        "out": out,
+    }
+    loaded, again = _configuration(config, earlier, overrides or (), flags)
     console = None if as_json else make_console()
-    result, directory = measure(loaded, console)
+    result, directory = measure(loaded, console, again, launches)
     if console is None:
         print_json(json.loads(to_json(result)))
     else:
@@ -115,38 +147,58 @@ def verb(
         raise typer.Exit(INVALID)
 
 
-def measure(config: RunConfig, console: Console | None) -> tuple[Result, str]:
+def _configuration(
+    config: str | None, earlier: str | None, overrides: Sequence[str], flags: dict[str, Any]
+) -> tuple[RunConfig, Again | None]:
+    """What to run, and the earlier run that it repeats, if any."""
+    from cdbench.bench.again import config_from
+    from cdbench.config import load_config
+
+    if earlier is None:
+        return load_config(config, overrides, flags), None
+    if config is not None:
+        raise UsageError(f"--from {earlier}: beside the configuration {config}; give one of them")
+    again = config_from(earlier)
+    return again.config(overrides, flags), again
+
+
+def measure(
+    config: RunConfig, console: Console | None, again: Again | None = None, launches: bool = False
+) -> tuple[Result, str]:
     """Run it; the result and where it was written. Without a console nothing is printed."""
-    from cdbench.bench.directory import RunDirectory
-    from cdbench.bench.plan import make_plan
-    from cdbench.bench.rows import exit_settings
-    from cdbench.bench.session import Session
-    from cdbench.bench.summary import model_facts, start_manifest, summarise
-    from cdbench.bench.workload import prepare
+    from cdbench.bench.benchmark import run_benchmark
     from cdbench.cli.progress import progress_on_stderr
+
+    def announce(plan: Plan, work: TimedWork | None, started: Manifest) -> None:
+        if console is not None:
+            say(console, *_card(plan, work, started))
+            for difference in again.differences(started) if again is not None else ():
+                print(f"cdbench: --from: {difference}", file=sys.stderr)
+
+    result, directory = run_benchmark(
+        config,
+        progress_on_stderr(sys.stderr, quiet=console is None),
+        announce,
+        again.mark if again is not None else None,
+        launches=launches,
+    )
+    return result, str(directory)
+
+
+def _card(plan: Plan, work: TimedWork | None, started: Manifest) -> list[str]:
+    """The static facts, before any number is measured."""
+    from cdbench.bench.rows import exit_settings
+    from cdbench.bench.summary import model_facts
     from cdbench.render.run_report import exit_words, model_lines
 
-    directory = RunDirectory.create(config.out, config.model)
-    try:
-        plan = make_plan(config)
-        work = prepare(plan)
-        started = start_manifest(plan)
-        if console is not None:
-            trace_file = plan.trace.file if plan.trace is not None else None
-            exit_text = exit_words(exit_settings(plan.policy), trace_file)
-            say(console, *model_lines(model_facts(plan), started, exit_text))
-        with progress_on_stderr(sys.stderr, quiet=console is None) as progress:
-            session = Session(plan, work, directory, progress)
-            session.measure()
-        result = summarise(plan, session.measured, started)
-        directory.finish(result)
-        return result, str(directory.path)
-    finally:
-        directory.discard_if_empty()
+    origin = plan.trace.origin if plan.trace is not None else None
+    lines = model_lines(model_facts(plan), started, exit_words(exit_settings(plan.policy), origin))
+    return lines + [f"note      {note}" for note in (work.notes if work is not None else ())]
 
 
 def print_report(result: Result, directory: str, console: Console, full: bool) -> None:
     """Table, histogram and plain words; with ``full`` everything that was measured."""
+    from cdbench.bench.again import repeated_lines
     from cdbench.render import run_report, verdict
     from cdbench.render.terminal import print_table
 
@@ -156,12 +208,23 @@ def print_report(result: Result, directory: str, console: Console, full: bool) -
     say(console, *run_report.work_lines(result.workload, _signalled(result)), "")
     print_table(run_report.main_table(result), console)
     print_histogram(result, console)
-    for table in run_report.full_tables(result) if full else ():
+    for table in _more_tables(result, full):
         say(console, "")
         print_table(table, console)
-    reasons = "; ".join(result.validity.reasons)
-    status = result.validity.verdict + (f": {reasons}" if reasons else "")
-    say(console, "", *verdict.sentences(result), "", f"{status}. Written to {directory}")
+    say(console, "", *verdict.sentences(result), "", *verdict.validity_lines(result))
+    if result.manifest.repeated is not None:
+        say(console, *repeated_lines(result.manifest.repeated))
+    say(console, f"Written to {directory}")
+
+
+def _more_tables(result: Result, full: bool) -> list[Table]:
+    """With ``full`` everything; else latency where requests arrived at times of their own."""
+    from cdbench.render.full_report import full_tables, latency_table
+
+    if full:
+        return full_tables(result)
+    paced = result.comparisons or not result.blocks
+    return [] if paced else [latency_table(result)]
 
 
 def _signalled(result: Result) -> bool:

@@ -24,7 +24,14 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "run": Verb("cdbench.cli.run", "Measure every mode on equal work, and its accuracy."),
+    "recheck": Verb("cdbench.cli.recheck", "Make a run's summaries again from its raw records."),
     "generate": Verb("cdbench.cli.generate", "Continue prompts with one model in one mode."),
+    "profile": Verb(
+        "cdbench.cli.profile", "Find the threshold and maximum of loops for a latency target."
+    ),
+    "sweep": Verb("cdbench.cli.sweep", "Run every cell of a grid, and compare them."),
+    "record": Verb("cdbench.cli.record", "Record tokens, depths and exit signals, for replay."),
+    "stages": Verb("cdbench.cli.stages", "Measure what one launch of each stage takes."),
     "config": Verb("cdbench.cli.config", "Check, show or explain a run configuration."),
     "doctor": Verb("cdbench.cli.doctor", "Check a model on this machine before trusting it."),
     "list": Verb("cdbench.cli.list", "List models, tasks, exit rules or metrics."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdbench.render.formats import Kind, percent, ratio, si_bytes
+from cdbench.render.formats import Kind, si_bytes
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.schema import (
     Comparison,
@@ -53,20 +53,23 @@ def work_lines(workload: Workload, signalled: bool) -> list[str]:
         f"{workload.output_tokens or 0:,} output tokens, {workload.arrivals}, "
         f"sha256 {workload.hash[:12]}"
     ]
+    paid = " (the exit rule still runs and is paid for)" if signalled else ""
     if workload.replayed:
         lines.append(
             f"replayed  {', '.join(workload.replayed)} of one recorded run, in every timed mode"
-            + (" (the exit rule still runs and is paid for)" if signalled else "")
+            + ("" if workload.synthetic else paid)
         )
+    if workload.synthetic:
+        lines.append(f"SYNTHETIC {workload.synthetic}{paid}")
     return lines
 
 
-def exit_words(settings: ExitSettings, trace_file: str | None = None) -> str:
-    """An exit policy in the words of ``--exit``; with the trace that replays it."""
+def exit_words(settings: ExitSettings, origin: str | None = None) -> str:
+    """An exit policy in the words of ``--exit``; with where replayed depths come from."""
     name = settings.rule if settings.depth is None else f"{settings.rule}:{settings.depth}"
     at = "" if settings.threshold is None else f"@{settings.threshold:g}"
     words = f"{name}{at}, min_loops {settings.min_loops}, lag {settings.lag}"
-    return words if trace_file is None else f"{words}; depths from the trace {trace_file}"
+    return words if origin is None else f"{words}; depths are {origin}"
 
 
 def main_table(result: Result) -> Table:
@@ -90,7 +93,7 @@ def main_table(result: Result) -> Table:
                 _accuracy_cell(result, label),
                 _depth_cell(mode),
                 Cell(mode.metrics.get("output_throughput")),
-                *(_speedup_cell(result, label, over, "e2e") for over in overs),
+                *(speedup_cell(result, label, over, "e2e") for over in overs),
                 text(_verdict(result, label)),
             ),
             emphasis=mode.schedule == "cdb",
@@ -98,95 +101,6 @@ def main_table(result: Result) -> Table:
         for label, mode in result.modes.items()
     ]
     return Table(tuple(columns), tuple(rows), notes=tuple(_table_notes(result)))
-
-
-def full_tables(result: Result) -> list[Table]:
-    """The rest of what was measured: rates, launches, decode scope, every pair of modes."""
-    return [
-        table
-        for table in (_metric_table(result), _launch_table(result), _pair_table(result))
-        if table.rows
-    ]
-
-
-_RATES = (
-    ("output_throughput", Kind.NUMBER),
-    ("decode_throughput", Kind.NUMBER),
-    ("ms_per_loop", Kind.NUMBER),
-    ("tpot", Kind.SECONDS),
-    ("host_share", Kind.PERCENT),
-    ("peak_kv_bytes", Kind.BYTES),
-)
-_LAUNCHES = (
-    ("token_loops", Kind.COUNT),
-    ("core_launches", Kind.COUNT),
-    ("core_occupancy", Kind.PERCENT),
-    ("coda_launches", Kind.COUNT),
-    ("coda_width", Kind.NUMBER),
-    ("prefill_launches", Kind.COUNT),
-    ("refills", Kind.COUNT),
-)
-
-
-def _metric_table(result: Result) -> Table:
-    table = _by_metric(result, _RATES, "equal work, mean over the timed runs")
-    bounds = []
-    for label, found in result.bounds.items():
-        bound = found.get("flop_bound")
-        if bound is None:
-            continue
-        realised = bound.realised
-        share = percent(realised.estimate, realised.low, realised.high) if realised else "n/a"
-        bounds.append(
-            f"{label}: flop_bound {ratio(bound.value)} over static (decode scope), realised {share}"
-            + (f"; {bound.note}" if bound.note else "")
-        )
-    return Table(table.columns, table.rows, table.title, notes=tuple(bounds))
-
-
-def _launch_table(result: Result) -> Table:
-    return _by_metric(result, _LAUNCHES, "launches of one timed run")
-
-
-def _by_metric(result: Result, metrics: tuple[tuple[str, Kind], ...], title: str) -> Table:
-    timed = {label: mode for label, mode in result.modes.items() if mode.metrics}
-    columns = (
-        Column("mode", align="left"),
-        *(Column(name, priority=place) for place, (name, _) in enumerate(metrics)),
-    )
-    rows = tuple(
-        Row((text(label), *(_metric_cell(mode, name, kind) for name, kind in metrics)))
-        for label, mode in timed.items()
-    )
-    return Table(columns, rows, title)
-
-
-def _metric_cell(mode: ModeResult, name: str, kind: Kind) -> Cell:
-    interval = mode.intervals.get(name)
-    if interval is not None:
-        return Cell(mode.metrics.get(name), kind, interval.low, interval.high)
-    return Cell(mode.metrics.get(name), kind)
-
-
-def _pair_table(result: Result) -> Table:
-    pairs = [c for c in result.comparisons if c.mode in _timed_adaptive(result)]
-    columns = (
-        Column("speed-up", align="left"),
-        Column("e2e", direction="up"),
-        Column("decode", direction="up"),
-    )
-    names = dict.fromkeys((c.mode, c.over) for c in pairs)
-    rows = tuple(
-        Row(
-            (
-                text(f"{mode} over {over}"),
-                _speedup_cell(result, mode, over, "e2e"),
-                _speedup_cell(result, mode, over, "decode"),
-            )
-        )
-        for mode, over in names
-    )
-    return Table(columns, rows, "speed-ups on equal work, geometric mean and 95 % t interval")
 
 
 def is_random(result: Result) -> bool:
@@ -201,7 +115,7 @@ def comparison(result: Result, mode: str, over: str, scope: str) -> Comparison |
     )
 
 
-def _timed_adaptive(result: Result) -> list[str]:
+def timed_adaptive(result: Result) -> list[str]:
     return [
         label
         for label, mode in result.modes.items()
@@ -216,7 +130,7 @@ def _baselines(result: Result) -> list[str]:
     return [label for label in ("static", "static@auto") if label in timed] + dense
 
 
-def _speedup_cell(result: Result, mode: str, over: str, scope: str) -> Cell:
+def speedup_cell(result: Result, mode: str, over: str, scope: str) -> Cell:
     if mode == over:
         return text("1")
     found = comparison(result, mode, over, scope)

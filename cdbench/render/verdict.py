@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cdbench.render.formats import percent, points, ratio
 from cdbench.render.run_report import comparison, is_random
+from cdbench.render.waterfall import where_the_rest_went
 from cdbench.schema import Comparison, IntervalRecord, ModeAccuracy, Result
 
 NOTHING_TO_SAVE = 1.02
@@ -19,9 +20,19 @@ def sentences(result: Result) -> list[str]:
     label = next((m for m in ("cdb", "lockstep") if m in result.modes), None)
     if label is None:
         return ["No adaptive mode ran, so there is nothing to say about adaptive depth."]
-    parts = (_speed_words, _accuracy_words, _against_strongest, _realised)
+    parts = (_speed_words, _accuracy_words, _against_strongest, _realised, _waterfall_words)
     said = [part(result, label) for part in parts]
     return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in said if sentence]
+
+
+def validity_lines(result: Result) -> list[str]:
+    """VALID or INVALID, every reason, and what to mind."""
+    found = result.validity
+    return [
+        found.verdict + (":" if found.reasons else ""),
+        *(f"- {reason}" for reason in found.reasons),
+        *(f"mind: {flag}" for flag in found.flags),
+    ]
 
 
 def _speed_words(result: Result, label: str) -> str:
@@ -86,6 +97,11 @@ def _realised(result: Result, label: str) -> str:
     if share.estimate is not None and share.estimate > 1:
         words += " (more than all, since attention and static's own losses lie outside the bound)"
     return words
+
+
+def _waterfall_words(result: Result, label: str) -> str:
+    found = (result.waterfall or {}).get(label)
+    return where_the_rest_went(found, label) if found is not None else ""
 
 
 def _is_rival(result: Result, over: str) -> bool:

@@ -1,0 +1,56 @@
+"""One run from its configuration to its run directory: the library behind ``cdbench run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from cdbench.bench.directory import RunDirectory
+from cdbench.bench.judging import watched_files
+from cdbench.bench.measurements import Progress
+from cdbench.bench.plan import Plan, make_plan
+from cdbench.bench.session import Session
+from cdbench.bench.summary import start_manifest, summarise
+from cdbench.bench.workload import TimedWork, prepare
+from cdbench.config import RunConfig
+from cdbench.render.perfetto import of_blocks, write_trace
+from cdbench.schema import TRACE_FILE, Manifest, Result
+
+Announce = Callable[[Plan, TimedWork | None, Manifest], None]
+"""Told of a run that has been found sound and is about to be measured."""
+
+
+def run_benchmark(
+    config: RunConfig,
+    progress: AbstractContextManager[Progress],
+    announce: Announce | None = None,
+    complete: Callable[[Result], Result] | None = None,
+    launches: bool = False,
+) -> tuple[Result, Path]:
+    """Measure what a configuration asks for; the result, and the directory that holds it.
+
+    ``complete`` may add to the result before it is written; ``launches`` asks for a trace viewer's
+    file of the first block beside it. Raises UsageError, before anything has
+    run, for whatever is wrong; a directory made for nothing is removed again.
+    """
+    directory = RunDirectory.create(config.out, config.model)
+    try:
+        plan = make_plan(config)
+        work = prepare(plan)
+        started = start_manifest(plan)
+        watched = watched_files(plan, started)
+        if announce is not None:
+            announce(plan, work, started)
+        with progress as told:
+            measured = Session(plan, work, directory, told).measure()
+        result = summarise(plan, work, measured, started, watched)
+        if complete is not None:
+            result = complete(result)
+        if launches and measured.timed:
+            write_trace(directory.path / TRACE_FILE, of_blocks(measured.timed))
+            result = result.model_copy(update={"files": {**result.files, "trace": TRACE_FILE}})
+        directory.finish(result)
+        return result, directory.path
+    finally:
+        directory.discard_if_empty()

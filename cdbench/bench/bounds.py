@@ -1,0 +1,258 @@
+"""What each timed adaptive mode could gain over ``static`` at most, and the share it realised.
+
+Made from raw records and stage curves alone, so that it can be made again without the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cdbench.bench.repeats import Repeat
+from cdbench.bench.waterfall import STATIC, asked_depths, packing, requested_tokens
+from cdbench.metrics.bounds import (
+    MEASURING_ERROR,
+    REALISED,
+    Bound,
+    Scope,
+    Speedup,
+    above_one,
+    flop_bound,
+    flop_bound_paper,
+    realised,
+    time_bound,
+)
+from cdbench.metrics.curves import Curves
+from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens, prefill_s
+from cdbench.metrics.steady import steady_run, steady_share
+from cdbench.metrics.trace import RunTrace, StageCosts
+from cdbench.metrics.waterfall import EFFECTS
+from cdbench.metrics.work import ModelWork, work_bound
+from cdbench.schema import BoundRecord, Comparison, IntervalRecord, Waterfall
+from cdbench.schema.repeats import ModeFacts
+from cdbench.schema.workload import RecordedWork
+from cdbench.stats.blocks import LEVEL
+
+if TYPE_CHECKING:  # bounds are recomputed where there is no torch
+    from cdbench.models.base import StagedModel
+
+TIME_BOUND_E2E = "time_bound_e2e"
+TIME_BOUND_STEADY = "time_bound_steady"
+AFTER_THE_BOUND = frozenset(EFFECTS[2:9]) - {"stage_curves"}
+"""Where static can honestly lose more than the mode; ``stage_curves`` is an error of measuring."""
+PREFIXES = "prompt tokens found in the prefix cache are counted all the same"
+
+
+def bounds_of(
+    runs: Sequence[Repeat],
+    facts: Mapping[str, ModeFacts],
+    workload: Sequence[RecordedWork],
+    comparisons: Sequence[Comparison],
+    curves: Curves | None,
+    prefill_tokens: int,
+    level: float = LEVEL,
+) -> dict[str, dict[str, BoundRecord]]:
+    """Mode → name → bound, with the share realised where ``static`` was timed beside it.
+
+    ``flop_bound``, ``flop_bound_paper``, ``work_bound``; with curves also ``time_bound`` (decode),
+    ``time_bound_e2e`` and, where both modes had a steady window, ``time_bound_steady``. A bound
+    that the curves do not reach has no value and says why. ``facts`` are of every timed mode,
+    ``prefill_tokens`` the most prompt tokens of one launch.
+    """
+    first: dict[str, RunTrace] = {}
+    for run in runs:
+        if facts[run.trace.mode].adaptive:
+            first.setdefault(run.trace.mode, run.trace)
+    widths = {run.trace.mode: run.trace.width for run in runs}
+    modes = {mode: _Mode.of(trace, facts[mode], workload) for mode, trace in first.items()}
+    found: dict[str, dict[str, BoundRecord]] = {}
+    for label, mode in modes.items():
+        if not mode.requested.count:
+            continue
+        measured = {c.scope: c for c in comparisons if (c.mode, c.over) == (label, STATIC)}
+        found[label] = {
+            key: _record(bound, measured.get(bound.scope.value))
+            for key, bound in _flop_bounds(mode).items()
+        }
+        if curves is None:
+            continue
+        try:
+            for key, bound in _time_bounds(
+                mode, widths.get(STATIC, mode.trace.width), curves, prefill_tokens
+            ).items():
+                found[label][key] = _record(bound, measured.get(bound.scope.value))
+            found[label] |= _steady(label, runs, facts, workload, curves, level)
+        except ValueError as error:
+            found[label]["time_bound"] = BoundRecord(value=None, scope="decode", note=str(error))
+    return found
+
+
+def measuring_errors(
+    bounds: Mapping[str, Mapping[str, BoundRecord]], waterfalls: Mapping[str, Waterfall]
+) -> list[str]:
+    """One sentence for each realised share of a time bound above 1 beyond its interval.
+
+    It names the effect of which the waterfall says that static lost most, where there is one.
+    """
+    return [
+        f"{mode}: {name} realised {record.realised.estimate:.1%}, above 1 beyond its interval: "
+        f"{_cause(waterfalls.get(mode))}"
+        for mode, found in bounds.items()
+        for name, record in found.items()
+        if MEASURING_ERROR in (record.note or "")
+        and record.realised is not None
+        and record.realised.estimate is not None
+    ]
+
+
+def _cause(waterfall: Waterfall | None) -> str:
+    gains = [
+        (row.factor.estimate, row.effect)
+        for row in (waterfall.rows if waterfall else [])
+        if row.effect in AFTER_THE_BOUND and (row.factor.estimate or 0.0) > 1
+    ]
+    if not gains:
+        return "a measuring error (stage curves or clock)"
+    factor, effect = max(gains)
+    return f"static loses more to {effect} (×{factor:.3f}), or it is a measuring error"
+
+
+def model_work(model: StagedModel, max_loops: int) -> ModelWork:
+    """A model's costs as plain numbers, at ``max_loops`` loops."""
+    dims, costs = model.dims, model.flops_per_token()
+    # Without layers the coda runs for the last positions of prompts alone, as the head does.
+    head = 2.0 * dims.hidden_size * dims.vocab_size if dims.coda_layers else costs.coda
+    return ModelWork(
+        prelude=costs.prelude,
+        core=costs.core,
+        coda_body=costs.coda - head,
+        head=head,
+        prelude_layers=dims.prelude_layers,
+        core_layers=dims.core_layers,
+        coda_layers=dims.coda_layers,
+        attention=model.attention_flops(1),
+        max_loops=max_loops,
+    )
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """An adaptive mode and its workload: later tokens as asked for, and as static runs them."""
+
+    trace: RunTrace
+    facts: ModeFacts
+    prompts: list[int]
+    requested: LaterTokens
+    static: LaterTokens
+    work: ModelWork
+
+    @staticmethod
+    def of(trace: RunTrace, facts: ModeFacts, workload: Sequence[RecordedWork]) -> _Mode:
+        full = ((len(r.prompt), [trace.max_loops] * len(r.tokens)) for r in workload)
+        return _Mode(
+            trace,
+            facts,
+            [len(r.prompt) for r in workload],
+            requested_tokens(workload, facts, trace.max_loops),
+            later_tokens(full),
+            ModelWork(**facts.work),
+        )
+
+
+class _Costs:
+    """F_p, F_c and F_k of a model's work."""
+
+    def __init__(self, work: ModelWork) -> None:
+        self.prelude, self.core = work.prelude, work.core
+        self.coda = work.coda_body + work.head
+
+
+def _flop_bounds(mode: _Mode) -> dict[str, Bound]:
+    costs: StageCosts = _Costs(mode.work)
+    reading, requested = mode.facts.readout_every_loop, mode.requested
+    # First tokens are read at R, whichever loop `first_token: select` took them from.
+    firsts = len(mode.prompts)
+    all_loops = float(requested.loops.sum()) + firsts * mode.trace.max_loops
+    work = work_bound(mode.work, mode.prompts, mode.static, requested, readout_every_loop=reading)
+    if mode.trace.kv is not None and mode.trace.kv.prefix_hit_rate is not None:
+        work = replace(work, note=_joined(work.note, PREFIXES))
+    return {
+        "flop_bound": flop_bound(
+            costs, mode.trace.max_loops, float(requested.loops.mean()), readout_every_loop=reading
+        ),
+        "flop_bound_paper": flop_bound_paper(
+            costs,
+            mode.trace.max_loops,
+            all_loops / (requested.count + firsts),
+            readout_every_loop=reading,
+        ),
+        "work_bound": work,
+    }
+
+
+def _time_bounds(
+    mode: _Mode, static_width: int, curves: Curves, prefill_tokens: int
+) -> dict[str, Bound]:
+    """Free of the exit rule's cost: what a gate costs is a loss, and the waterfall shows it."""
+    width = mode.trace.width
+    static_s = Packing(curves, static_width).ideal_s(mode.static).total
+    adaptive_s = packing(mode.facts, width, curves).ideal_s(mode.requested).total
+    prompts_s = prefill_s(mode.prompts, curves, prefill_tokens)
+    return {
+        "time_bound": time_bound(static_s, adaptive_s),
+        TIME_BOUND_E2E: time_bound(static_s, adaptive_s, prompts_s),
+    }
+
+
+def _steady(
+    label: str,
+    runs: Sequence[Repeat],
+    facts: Mapping[str, ModeFacts],
+    workload: Sequence[RecordedWork],
+    curves: Curves,
+    level: float,
+) -> dict[str, BoundRecord]:
+    """The bound of the steady windows' tokens, where both modes had such windows."""
+    found = []
+    for run in runs:
+        trace = run.trace
+        if trace.mode in (STATIC, label):
+            own = facts[trace.mode]
+            asked = {r.id: asked_depths(r, own, trace.max_loops) for r in workload}
+            found.append(steady_run(run.block, trace, asked, packing(own, trace.width, curves)))
+    share = steady_share([r for r in found if r is not None], label, STATIC, level)
+    if share is None:
+        return {}
+    bound = Bound("time_bound", share.bound.estimate, Scope.DECODE)
+    note = (
+        f"steady window: later tokens came {share.speedup.estimate:.3g} times as fast as static's"
+    )
+    record = BoundRecord(
+        value=bound.value,
+        scope=bound.scope.value,
+        realised=IntervalRecord.of(share.realised),
+        note=_joined(note, above_one(bound, share.realised)),
+    )
+    return {TIME_BOUND_STEADY: record}
+
+
+def _record(bound: Bound, measured: Comparison | None) -> BoundRecord:
+    """A bound as the result has it, with its share where it was measured in the same scope."""
+    share, note = None, bound.note
+    if measured is not None and bound.name in REALISED and measured.speedup.estimate is not None:
+        over = Speedup(
+            measured.speedup.to_interval(), measured.mode, measured.over, Scope(measured.scope)
+        )
+        share = realised(over, bound)
+        note = _joined(note, above_one(bound, share))
+    return BoundRecord(
+        value=bound.value,
+        scope=bound.scope.value,
+        realised=None if share is None else IntervalRecord.of(share),
+        note=note,
+    )
+
+
+def _joined(*notes: str | None) -> str | None:
+    return "; ".join(note for note in notes if note) or None

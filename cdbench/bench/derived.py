@@ -1,0 +1,134 @@
+"""What follows from equal work: the same sections for a run that has just ended and a stored one.
+
+Timed runs, the facts of their modes, the workload and the stage curves go in; nothing of the model
+or of its engine does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from cdbench.bench.bounds import bounds_of
+from cdbench.bench.compared import compare
+from cdbench.bench.exits import exit_distributions
+from cdbench.bench.figures import block_record
+from cdbench.bench.repeats import Answers, Repeat, StoredRepeat
+from cdbench.bench.waterfall import waterfalls_of
+from cdbench.metrics.cost import break_even
+from cdbench.metrics.curves import Curves, CurveStage
+from cdbench.metrics.launches import with_floors
+from cdbench.schema import BlockRecord, BoundRecord, Comparison, Waterfall
+from cdbench.schema.cost import BreakEvenRecord
+from cdbench.schema.exits import ExitDistributions
+from cdbench.schema.repeats import ModeFacts
+from cdbench.schema.stages import StageCurves, StageFloors
+from cdbench.schema.workload import RecordedWork
+from cdbench.stats.blocks import LEVEL
+
+
+@dataclass(frozen=True)
+class EqualWork:
+    """Timed runs and all that their summaries are made from besides.
+
+    ``facts`` are of every timed mode; ``prefill_tokens`` the most prompt tokens of one launch;
+    ``stages`` None where no stage curves were measured; ``level`` is that of every interval.
+    """
+
+    runs: tuple[StoredRepeat, ...]
+    facts: Mapping[str, ModeFacts]
+    workload: Sequence[RecordedWork]
+    prefill_tokens: int
+    stages: StageCurves | None = None
+    level: float = LEVEL
+
+    @classmethod
+    def of(
+        cls,
+        runs: Sequence[Repeat],
+        facts: Mapping[str, ModeFacts],
+        workload: Sequence[RecordedWork],
+        prefill_tokens: int,
+        stages: StageCurves | None,
+        level: float = LEVEL,
+    ) -> EqualWork:
+        """With each trace completed by the floors that the stage curves came with."""
+        floors = stages.floors if stages is not None else None
+        completed = tuple(_completed(run, facts[run.trace.mode], floors) for run in runs)
+        return cls(completed, facts, workload, prefill_tokens, stages, level)
+
+
+@dataclass(frozen=True)
+class EqualSections:
+    """Sections of a ``Result``, by the names they have there."""
+
+    blocks: list[BlockRecord]
+    comparisons: list[Comparison]
+    bounds: dict[str, dict[str, BoundRecord]]
+    waterfall: dict[str, Waterfall] | None
+
+
+def equal_sections(work: EqualWork) -> EqualSections:
+    """Timed runs one by one, speed-ups, bounds with the share realised, and the waterfall."""
+    comparisons = compare(work.runs, work.level)
+    curves = work.stages.curves() if work.stages is not None else None
+    return EqualSections(
+        blocks=[block_record(run) for run in work.runs],
+        comparisons=comparisons,
+        bounds=bounds_of(
+            work.runs,
+            work.facts,
+            work.workload,
+            comparisons,
+            curves,
+            work.prefill_tokens,
+            work.level,
+        ),
+        waterfall=_waterfall(work, curves) if curves is not None and comparisons else None,
+    )
+
+
+def break_evens(
+    price_per_hour: float | None, comparisons: Sequence[Comparison]
+) -> list[BreakEvenRecord]:
+    """What the speed-ups of continuous depth batching are worth, where an hour has a price."""
+    if price_per_hour is None:
+        return []
+    return [
+        BreakEvenRecord.of(break_even(c.mode, c.over, price_per_hour, c.speedup.to_interval()))
+        for c in comparisons
+        if c.mode == "cdb" and c.scope == "e2e" and c.speedup.estimate is not None
+    ]
+
+
+def exits_of(
+    passes: Mapping[str, Answers], runs: Sequence[Repeat], loops: Mapping[str, int]
+) -> ExitDistributions | None:
+    """Exit depths of tasks under the first adaptive mode: of its live pass, else of a timed run.
+
+    ``loops``: R by mode.
+    """
+    for mode in [mode for mode in ("cdb", "lockstep") if mode in loops]:
+        if mode in passes:
+            return exit_distributions(passes[mode].results, loops[mode], f"{mode}, live pass")
+        first = next((run.trace for run in runs if run.trace.mode == mode), None)
+        if first is not None:
+            return exit_distributions(first.requests, loops[mode], f"{mode}, replayed")
+    return None
+
+
+def _waterfall(work: EqualWork, curves: Curves) -> dict[str, Waterfall]:
+    return waterfalls_of(work.runs, work.facts, work.workload, curves, work.level)
+
+
+def _completed(run: Repeat, facts: ModeFacts, floors: StageFloors | None) -> StoredRepeat:
+    """A dense model runs other stages than those whose floors are known, and stays without."""
+    trace = run.trace
+    if floors is not None and not facts.dense:
+
+        def floor_s(stage: str, rows: float, context: float) -> float:
+            return floors.floor_s(cast(CurveStage, stage), rows, context)
+
+        trace = with_floors(trace, floor_s)
+    return StoredRepeat(run.block, run.order, trace, facts)

@@ -1,0 +1,152 @@
+"""The numbers of one mode: timed figures, histograms of depths, and those of its live pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cdbench.bench.repeats import Answers, Repeat, complete_blocks
+from cdbench.metrics.rates import decode_wall_s
+from cdbench.metrics.registry import METRICS, evaluate, sample_percentile
+from cdbench.metrics.trace import RequestTrace
+from cdbench.schema import BlockRecord, IntervalRecord
+from cdbench.stats.blocks import LEVEL, mean
+
+PERCENTILES = (50, 90, 95, 99)
+
+Measures = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class TimedFigures:
+    """Means over the timed runs; intervals over blocks where a metric varies; percentiles."""
+
+    metrics: Measures
+    intervals: dict[str, IntervalRecord]
+    percentiles: dict[str, Measures]
+
+
+@dataclass(frozen=True)
+class ModeFigures(TimedFigures):
+    """Every number of a ``ModeResult``, by the names it has there."""
+
+    live: Measures
+    depth_histogram: list[int] | None
+    depth_histogram_by_task: dict[str, list[int]]
+
+
+def mode_figures(
+    label: str,
+    runs: Sequence[Repeat],
+    passes: Mapping[str, Answers],
+    max_loops: int,
+    level: float = LEVEL,
+) -> ModeFigures:
+    """The numbers of mode ``label``. Timed figures come from complete blocks only."""
+    own = [run for run in complete_blocks(runs) if run.trace.mode == label]
+    timed, passed = timed_figures(own, level), passes.get(label)
+    if passed is not None:
+        requests: Sequence[RequestTrace] | None = passed.results
+    else:
+        requests = own[0].trace.requests if own else None
+    whole, by_task = histograms(requests, max_loops)
+    return ModeFigures(
+        metrics=timed.metrics,
+        intervals=timed.intervals,
+        percentiles=timed.percentiles,
+        live=live_figures(passed, passes.get("static")) if passed is not None else {},
+        depth_histogram=whole,
+        depth_histogram_by_task=by_task,
+    )
+
+
+def timed_figures(runs: Sequence[Repeat], level: float = LEVEL) -> TimedFigures:
+    """The figures of one mode's timed runs; empty without one."""
+    if not runs:
+        return TimedFigures({}, {}, {})
+    each = [evaluate(run.trace) for run in runs]
+    metrics = {name: _mean([figures[name] for figures in each]) for name in METRICS}
+    intervals = {}
+    for name in METRICS:
+        by_block = _by_block(runs, [figures[name] for figures in each])
+        if len(set(by_block)) > 1 and (interval := mean(by_block, level)) is not None:
+            intervals[name] = IntervalRecord.of(interval)
+    percentiles = {
+        name: {
+            f"p{q}": _mean([sample_percentile(metric, run.trace, q) for run in runs])
+            for q in PERCENTILES
+        }
+        for name, metric in METRICS.items()
+        if metric.samples is not None
+    }
+    return TimedFigures(metrics, intervals, percentiles)
+
+
+def block_record(run: Repeat) -> BlockRecord:
+    """One timed run as ``result.json`` lists it."""
+    return BlockRecord(
+        index=run.block,
+        order=run.order,
+        mode=run.trace.mode,
+        wall_s=run.trace.wall_s,
+        decode_wall_s=decode_wall_s(run.trace),
+        metrics=evaluate(run.trace),
+    )
+
+
+def histograms(
+    requests: Sequence[RequestTrace] | None, max_loops: int
+) -> tuple[list[int] | None, dict[str, list[int]]]:
+    """Executed depths of later tokens, whole and by task; of the live pass where there is one."""
+    if requests is None:
+        return None, {}
+    whole = [0] * max_loops
+    by_task: dict[str, list[int]] = {}
+    for request in requests:
+        task = by_task.setdefault(request.task or "", [0] * max_loops)
+        for depth in request.executed_depths[1:]:
+            whole[depth - 1] += 1
+            task[depth - 1] += 1
+    return whole, {name: counts for name, counts in by_task.items() if name}
+
+
+def live_figures(passed: Answers, static: Answers | None) -> Measures:
+    """Figures of a live pass. None of them is a time: live wall times never form a ratio."""
+    results = passed.results
+    later = [d for r in results for d in r.executed_depths[1:]]
+    requested = [d for r in results for d in r.requested_depths[1:]]
+    return {
+        "questions": len(results),
+        "accuracy": sum(passed.right) / len(passed.right),
+        "mean_depth": sum(later) / len(later) if later else None,
+        "requested_depth": sum(requested) / len(requested) if requested else None,
+        "mean_output_tokens": sum(len(r.tokens) for r in results) / len(results),
+        "length_ratio": length_ratio(passed, static),
+        # Outputs that ran into the length limit: their answers may be cut off.
+        "capped_outputs": sum(r.finish_reason == "length" for r in results),
+        "prefix_hit_rate": passed.prefix_hit_rate,
+        "preemptions": passed.preemptions,
+    }
+
+
+def length_ratio(passed: Answers, static: Answers | None) -> float | None:
+    """Mean output length over static's, on the questions both answered."""
+    if static is None:
+        return None
+    lengths = {r.id: len(r.tokens) for r in static.results}
+    shared = [r for r in passed.results if r.id in lengths]
+    base = sum(lengths[r.id] for r in shared)
+    return sum(len(r.tokens) for r in shared) / base if base else None
+
+
+def _by_block(runs: Sequence[Repeat], values: Sequence[float | None]) -> list[float]:
+    blocks: dict[int, list[float]] = {}
+    for run, value in zip(runs, values, strict=True):
+        if value is not None:
+            blocks.setdefault(run.block, []).append(value)
+    return [sum(found) / len(found) for found in blocks.values()]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

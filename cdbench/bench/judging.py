@@ -1,0 +1,86 @@
+"""Gathering what a run's verdict depends on; the weighing is ``validity``'s."""
+
+from __future__ import annotations
+
+import torch
+
+from cdbench.bench.bounds import measuring_errors
+from cdbench.bench.derived import EqualSections
+from cdbench.bench.equal import unequal_work
+from cdbench.bench.figures import length_ratio
+from cdbench.bench.measurements import Measurements
+from cdbench.bench.plan import Plan
+from cdbench.bench.repeats import complete_blocks
+from cdbench.bench.validity import DepthsFrom, RunFacts, TimedFacts
+from cdbench.grammar import parse_depths
+from cdbench.machine.unchanged import Unchanged
+from cdbench.metrics.identities import broken_identities
+from cdbench.metrics.trace import Arrivals
+from cdbench.schema import Manifest
+
+
+def watched_files(plan: Plan, started: Manifest) -> Unchanged:
+    """cdbench's sources and the models' files, as they are when a run begins."""
+    models = [m for m in (plan.model, *plan.dense.values()) if m.files]
+    return Unchanged.now(
+        {
+            file: identity.files[file.name]
+            for model, identity in zip(models, started.models, strict=True)
+            for file in model.files
+        }
+    )
+
+
+def run_facts(
+    plan: Plan, measured: Measurements, sections: EqualSections, watched: Unchanged
+) -> RunFacts:
+    """All that is known of a run that has ended."""
+    static = measured.live.get("static")
+    ratios = {
+        label: ratio
+        for label, passed in measured.live.items()
+        if (ratio := length_ratio(passed, static)) is not None
+    }
+    return RunFacts(
+        interrupted=measured.interrupted,
+        live_errors={
+            label: [r.error for r in passed.results if r.error is not None]
+            for label, passed in measured.live.items()
+        },
+        refused=[r.error for r in measured.refused if r.error is not None],
+        timed=_timed_facts(plan, measured) if "equal" in plan.config.work else None,
+        length_ratios=ratios,
+        changed_sources=watched.changed_sources(),
+        changed_models=watched.changed_models(),
+        environment=[run.environment for run in measured.timed if run.environment is not None],
+        compute_threads=compute_threads(plan),
+        reasons=[*measured.findings.invalid, *measured.other_work],
+        flags=[
+            *measured.findings.flags,
+            *measuring_errors(sections.bounds, sections.waterfall or {}),
+        ],
+    )
+
+
+def compute_threads(plan: Plan) -> int:
+    """Host threads that a launch keeps busy: one feeds a GPU."""
+    return 1 if plan.model.network.device.type == "cuda" else torch.get_num_threads()
+
+
+def _timed_facts(plan: Plan, measured: Measurements) -> TimedFacts:
+    slo = plan.config.slo
+    limited = any(limit is not None for limit in (slo.ttft_s, slo.tpot_s, slo.e2e_s))
+    return TimedFacts(
+        blocks=len({run.block for run in complete_blocks(measured.timed)}),
+        requests=len(measured.workload),
+        unequal=unequal_work(measured.timed, measured.workload, measured.characters_per_token),
+        broken_identities=[why for run in measured.timed for why in broken_identities(run.trace)],
+        depths_from=_depths_from(plan),
+        shows_latency=limited or measured.arrivals.kind != Arrivals.ALL_AT_ONCE,
+    )
+
+
+def _depths_from(plan: Plan) -> DepthsFrom:
+    if parse_depths(plan.config.workload.depths).synthetic:
+        return "synthetic"
+    return "live" if plan.trace is None else "trace"

@@ -1,0 +1,147 @@
+"""A run read back from its directory: everything its summaries are made from, without the model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdbench.bench.repeats import StoredAnswers, StoredRepeat
+from cdbench.errors import UsageError
+from cdbench.schema import (
+    REPEATS_FILE,
+    REQUESTS_FILE,
+    RESULT_FILE,
+    WORKLOAD_FILE,
+    LivePassRecord,
+    RepeatRecord,
+    RequestRecord,
+    Result,
+    WorkloadRecord,
+    read_repeats,
+    read_requests,
+    read_result,
+    read_workload,
+)
+from cdbench.schema.launches import read_launches
+from cdbench.schema.repeats import ModeFacts
+
+
+@dataclass(frozen=True)
+class RawRun:
+    """A run directory's records. ``repeats`` stand in the order of the run, torn blocks included.
+
+    ``lines`` are those of ``repeats.jsonl``, aligned with ``repeats`` (their ``environment`` is no
+    part of a trace).
+    """
+
+    directory: Path
+    repeats: tuple[StoredRepeat, ...]
+    lines: tuple[RepeatRecord, ...]
+    passes: dict[str, StoredAnswers]
+    workload: tuple[WorkloadRecord, ...]
+
+    @property
+    def offsets_s(self) -> tuple[float, ...] | None:
+        """Scheduled arrivals of the workload; None where they were not scheduled."""
+        known = tuple(r.arrival_s for r in self.workload if r.arrival_s is not None)
+        return known if known and len(known) == len(self.workload) else None
+
+    @property
+    def facts(self) -> dict[str, ModeFacts]:
+        """The facts of every timed mode."""
+        return {line.mode: line.facts for line in self.lines}
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The modes that anything was measured of."""
+        return frozenset({*self.passes, *(line.mode for line in self.lines)})
+
+
+class ContradictionError(ValueError):
+    """Raw records that do not belong together: one was lost or changed."""
+
+
+def read_raw(directory: Path) -> RawRun:
+    """The records of a run directory; ``result.json`` is not read.
+
+    Raises:
+        UsageError: a file is missing or unreadable, or the run is older than these records.
+        ContradictionError: the files contradict one another.
+    """
+    if not (directory / REPEATS_FILE).is_file():
+        raise UsageError(_no_records(directory))
+    timed: dict[tuple[str, int | None, int | None], list[RequestRecord]] = defaultdict(list)
+    asked: dict[str, list[RequestRecord]] = defaultdict(list)
+    for record in read_requests(directory / REQUESTS_FILE):
+        if record.work == "equal":
+            timed[record.mode, record.block, record.order].append(record)
+        elif record.right is not None:
+            asked[record.mode].append(record)
+    lines = list(read_repeats(directory / REPEATS_FILE))
+    repeats = tuple(line for line in lines if isinstance(line, RepeatRecord))
+    _refuse_twice(repeats)
+    return RawRun(
+        directory=directory,
+        repeats=tuple(
+            _repeat(directory, line, timed[line.mode, line.block, line.order]) for line in repeats
+        ),
+        lines=repeats,
+        passes={
+            line.mode: _answers(line, asked[line.mode])
+            for line in lines
+            if isinstance(line, LivePassRecord)
+        },
+        workload=tuple(_workload(directory)),
+    )
+
+
+def read_run(directory: Path) -> tuple[Result, RawRun]:
+    """A finished run: what it says, and what it says it from. Raises as ``read_raw`` does."""
+    result = read_result(directory)
+    if not (directory / REPEATS_FILE).is_file() and not result.files:
+        return result, RawRun(directory, (), (), {}, ())
+    return result, read_raw(directory)
+
+
+def _repeat(directory: Path, line: RepeatRecord, requests: list[RequestRecord]) -> StoredRepeat:
+    launches = read_launches(directory, line.launches) if line.launches is not None else []
+    try:
+        trace = line.trace(requests, launches)
+    except ValueError as error:
+        where = f"block {line.block}, place {line.order}, mode {line.mode}"
+        raise ContradictionError(f"{where}: {error}") from None
+    return StoredRepeat(line.block, line.order, trace, line.facts)
+
+
+def _answers(line: LivePassRecord, requests: list[RequestRecord]) -> StoredAnswers:
+    if len(requests) != line.requests:
+        raise ContradictionError(
+            f"live pass of mode {line.mode}: {len(requests)} request lines instead of "
+            f"{line.requests}"
+        )
+    right = tuple(bool(record.right) for record in requests)
+    return StoredAnswers(tuple(requests), right, line.prefix_hit_rate, line.preemptions)
+
+
+def _refuse_twice(lines: tuple[RepeatRecord, ...]) -> None:
+    seen = set()
+    for line in lines:
+        place = (line.block, line.order)
+        if place in seen:
+            raise ContradictionError(f"block {line.block}, place {line.order}: is there twice")
+        seen.add(place)
+
+
+def _workload(directory: Path) -> Iterator[WorkloadRecord]:
+    path = directory / WORKLOAD_FILE
+    return read_workload(path) if path.is_file() else iter(())
+
+
+def _no_records(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"{directory}: no such run directory; name one that `cdbench run` wrote"
+    if (directory / RESULT_FILE).is_file():
+        return f"{directory}: has no {REPEATS_FILE}: nothing can be made again from it; rerun it"
+    return f"{directory}: holds no run; name a directory that `cdbench run` wrote"

@@ -1,0 +1,153 @@
+"""The waterfall as a table, and in a sentence: where the rest of the gain went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cdbench.metrics.waterfall import CURVE_LIMIT
+from cdbench.render.formats import Kind, percent, ratio
+from cdbench.render.table import Cell, Column, Row, Table, text
+from cdbench.schema import IntervalRecord, Result, Waterfall, WaterfallRow
+
+EFFECT_WORDS = {
+    "loops_saved": "loops saved",
+    "boundary_stages": "boundary stages, ideally packed",
+    "exit_rule": "exit rule: signal, test, readback",
+    "wasted_loops": "loops wasted by late exits",
+    "fill_and_drain": "fill and drain",
+    "empty_rows": "empty rows and padding",
+    "small_boundary_launches": "small boundary launches",
+    "stage_curves": "stage curves vs measured in place",
+    "host_time": "host time",
+    "prefill_and_first_tokens": "prompts and first tokens (e2e)",
+}
+"""The rows in a reader's words, in their order."""
+
+TIME_BOUND, DECODE, E2E = "boundary_stages", "host_time", "prefill_and_first_tokens"
+NAMED_LOSSES = 3
+VISIBLE = 0.001
+"""A factor nearer to 1 than this reads as none."""
+WORTH_NAMING = 0.005
+"""A loss below half a percent has no place in the sentence."""
+
+
+def waterfall_tables(result: Result) -> list[Table]:
+    """One table for each mode that has a waterfall, or a reason why it has none."""
+    return [waterfall_table(found, mode) for mode, found in (result.waterfall or {}).items()]
+
+
+def waterfall_table(waterfall: Waterfall, mode: str) -> Table:
+    """Effect, speed-up so far, factor with its interval, and what that means."""
+    columns = (
+        Column("effect", align="left"),
+        Column("speed-up so far"),
+        Column("factor"),
+        Column("which means", align="left", priority=1),
+    )
+    rows = tuple(
+        Row(
+            (
+                text(EFFECT_WORDS.get(row.effect, row.effect)),
+                _ratio_cell(row.speedup),
+                _ratio_cell(row.factor),
+                text(_meaning(row)),
+            ),
+            emphasis=row.effect in (TIME_BOUND, DECODE, E2E),
+        )
+        for row in waterfall.rows
+    )
+    title = f"waterfall: {mode} over {waterfall.over}, from loops saved to the measured speed-up"
+    return Table(columns, rows, title, notes=tuple(_notes(waterfall, mode)))
+
+
+def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
+    """The biggest losses between ``time_bound`` and the measured speed-up, in one sentence.
+
+    Empty where there is no waterfall. What the intervals cannot tell from no loss is not named.
+    """
+    rows = {row.effect: row for row in waterfall.rows}
+    if not {TIME_BOUND, DECODE, E2E} <= set(rows):
+        return ""
+    bound, decode, e2e = (rows[name].speedup.estimate for name in (TIME_BOUND, DECODE, E2E))
+    names = list(EFFECT_WORDS)
+    between = names[names.index(TIME_BOUND) + 1 : names.index(DECODE) + 1]
+    losses = [
+        rows[name]
+        for name in between
+        if name in rows and _lost(rows[name].factor, least=WORTH_NAMING)
+    ]
+    losses.sort(key=lambda row: row.factor.estimate or 1.0)
+    named = _listed(
+        f"{EFFECT_WORDS[row.effect]} ({_size(row.factor)})" for row in losses[:NAMED_LOSSES]
+    )
+    rest = f"most of the rest went to {named}" if named else "no single loss stands out"
+    if any(abs(error or 0.0) > CURVE_LIMIT for error in waterfall.curve_error.values()):
+        rest += " (the stage curves do not describe this run, so the split is unsure)"
+    return (
+        f"of the {ratio(bound)} over {waterfall.over} that ideal packing allows in decoding, "
+        f"{mode} reached {ratio(decode)}; {rest}; with prompts and first tokens it is {ratio(e2e)}"
+    )
+
+
+def _notes(waterfall: Waterfall, mode: str) -> Iterator[str]:
+    if waterfall.reason is not None:
+        yield f"no waterfall: {waterfall.reason}"
+        return
+    yield (
+        "Decode scope but for the last row: later tokens, and the wall without prefill launches. A "
+        f"factor above 1 means that the effect costs {waterfall.over} more than {mode}. "
+        f"'{EFFECT_WORDS[TIME_BOUND]}' ends at the decode time_bound, '{EFFECT_WORDS[DECODE]}' at "
+        "the measured decode speed-up."
+    )
+    sizes = [
+        f"{name} {error:+.1%}" for name, error in waterfall.curve_error.items() if error is not None
+    ]
+    if sizes:
+        yield f"Decode launches measured in place against the stage curves: {', '.join(sizes)}."
+    yield from waterfall.notes
+
+
+def _meaning(row: WaterfallRow) -> str:
+    factor = row.factor.estimate
+    if factor is None:
+        return ""
+    if row.effect == "loops_saved":
+        return "loops of static / loops asked for"
+    if _spread(row.factor) and not (_lost(row.factor) or _gained(row.factor)):
+        return "cannot be told from none"
+    if abs(factor - 1) < VISIBLE:
+        return "none"
+    return f"{'loses' if factor < 1 else 'gains'} {percent(abs(factor - 1))}"
+
+
+def _lost(factor: IntervalRecord, least: float = VISIBLE) -> bool:
+    """Whether the factor is below 1 by ``least``, beyond its interval where it has one."""
+    end = factor.estimate if factor.high is None else factor.high
+    return end is not None and end < 1 and (factor.estimate or 1.0) < 1 - least
+
+
+def _gained(factor: IntervalRecord) -> bool:
+    end = factor.estimate if factor.low is None else factor.low
+    return end is not None and end > 1 and (factor.estimate or 1.0) > 1 + VISIBLE
+
+
+def _spread(interval: IntervalRecord) -> bool:
+    """Whether blocks differ: a factor that follows from the curves alone is the same in all."""
+    if interval.low is None or interval.high is None or interval.estimate is None:
+        return False
+    return interval.high - interval.low > 1e-9 * interval.estimate
+
+
+def _ratio_cell(interval: IntervalRecord) -> Cell:
+    if not _spread(interval):
+        return Cell(interval.estimate, Kind.RATIO)
+    return Cell(interval.estimate, Kind.RATIO, interval.low, interval.high)
+
+
+def _size(factor: IntervalRecord) -> str:
+    return percent(1 - (factor.estimate or 1.0))
+
+
+def _listed(parts: Iterator[str]) -> str:
+    *rest, last = [*parts] or [""]
+    return f"{', '.join(rest)} and {last}" if rest else last

@@ -1,0 +1,557 @@
+"""Raw records: exact, whole after a crash, and enough to make every summary again without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdbench.bench.compared import compare
+from cdbench.bench.derived import EqualWork, equal_sections, exits_of
+from cdbench.bench.directory import RunDirectory
+from cdbench.bench.equal import RecordedRequest, TimedRun, TimedSubject
+from cdbench.bench.figures import mode_figures
+from cdbench.bench.raw import ContradictionError, read_raw, read_run
+from cdbench.bench.rederive import check, differences, rederive
+from cdbench.cli.main import main
+from cdbench.errors import UsageError
+from cdbench.metrics.registry import evaluate
+from cdbench.metrics.trace import Arrivals, LaunchTrace, RunTrace
+from cdbench.metrics.work import ModelWork
+from cdbench.resources import task_path
+from cdbench.runtime.core import LaunchRecord, Stage
+from cdbench.schema import (
+    ExitSettings,
+    ModeResult,
+    RepeatRecord,
+    RequestRecord,
+    Result,
+    Validity,
+    Workload,
+    read_repeats,
+    read_requests,
+    read_result,
+    to_json,
+)
+from cdbench.schema.launches import (
+    StoredLaunch,
+    member_name,
+    merge_launches,
+    pack,
+    read_launches,
+    unpack,
+    write_launches,
+)
+from cdbench.schema.repeats import ModeFacts
+from cdbench.schema.stages import StageCurves
+from cdbench.workloads.arrival_times import ArrivalSchedule
+from cdbench.workloads.arrivals import parse_arrivals
+from cdbench.workloads.identity import workload_hash
+from tests.recorded import (
+    FACTS,
+    LOOPS,
+    ScriptedRun,
+    scripted_blocks,
+    scripted_run,
+    scripted_stages,
+    scripted_workload,
+)
+from tests.test_schema import MANIFEST
+
+MODES = ("static", "cdb")
+WORKLOAD = scripted_workload()
+
+
+def scripted_result(runs: Sequence[ScriptedRun], stages: StageCurves | None = None) -> Result:
+    """What the summary of these runs says."""
+    work = EqualWork.of(runs, FACTS, WORKLOAD, 512, stages)
+    return Result(
+        status="complete",
+        validity=Validity(verdict="VALID"),
+        manifest=MANIFEST,
+        config={"engine": {"prefill_tokens": 512}},
+        workload=Workload(
+            hash=workload_hash(WORKLOAD, ArrivalSchedule(parse_arrivals("closed-loop:2"))),
+            source="demo",
+            requests=len(WORKLOAD),
+            prompt_tokens=sum(len(r.prompt) for r in WORKLOAD),
+            output_tokens=sum(len(r.tokens) for r in WORKLOAD),
+            arrivals="closed-loop:2",
+        ),
+        modes={
+            label: ModeResult(
+                schedule="static" if label == "static" else "cdb",
+                model="none",
+                exit=ExitSettings(rule="none"),
+                max_loops=LOOPS,
+                **vars(mode_figures(label, work.runs, {}, LOOPS)),
+            )
+            for label in MODES
+        },
+        **vars(equal_sections(work)),
+        exits=exits_of({}, work.runs, dict.fromkeys(MODES, LOOPS)),
+        files={"requests": "requests.jsonl"},
+        stages=stages.model_dump(mode="json") if stages is not None else None,
+    )
+
+
+def written(
+    path: Path, blocks: int = 6, *, finished: bool = True, stages: StageCurves | None = None
+) -> Path:
+    """A run directory with scripted runs."""
+    runs = scripted_blocks(MODES, blocks)
+    directory = RunDirectory.create(str(path), "scripted")
+    directory.keep_workload(WORKLOAD)
+    for run in runs:
+        directory.keep_repeat(run, FACTS[run.trace.mode])
+    if finished:
+        directory.finish(scripted_result(runs, stages))
+    return path
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of the demo, questions and timing: one block, so INVALID, but whole."""
+    folder = tmp_path_factory.mktemp("runs")
+    task, out = folder / "short.yaml", folder / "real"
+    shipped = task_path("demo_copy")
+    (folder / shipped.name).write_bytes(shipped.read_bytes())
+    # Answers are cut after six tokens: what they say is not looked at here.
+    text = shipped.with_suffix(".yaml").read_text(encoding="utf-8")
+    task.write_text(text.replace("max_gen_toks: 80", "max_gen_toks: 6"), encoding="utf-8")
+    code = main(
+        [
+            *("run", "--tasks", str(task), "--limit", "2", "--requests", "1", "--blocks", "1"),
+            *("--modes", "static,static@auto,cdb", "--set", "engine.max_residents=2"),
+            *("--out", str(out), "--json"),
+        ]
+    )
+    assert code == 3
+    return out
+
+
+# A run's summaries again, from its files.
+
+
+def test_a_run_is_rederived_from_its_directory(real: Path) -> None:
+    result, raw = read_run(real)
+    assert check(real) == []
+    again = rederive(result, raw)
+    assert to_json(again) == to_json(result)
+    assert len(raw.repeats) == len(result.blocks) > 0
+    assert set(raw.passes) == {"static", "static@auto", "cdb"}
+    assert set(result.files) == {"requests", "repeats", "workload", "launches"}
+    assert all((real / name).is_file() for name in result.files.values())
+    assert not list(real.glob("**/*.partial"))
+
+
+def test_intervals_percentiles_and_speedups_are_rederived_exactly(tmp_path: Path) -> None:
+    result, raw = read_run(written(tmp_path / "a", stages=scripted_stages()))
+    assert to_json(rederive(result, raw)) == to_json(result)
+    assert result.waterfall is not None
+    assert result.waterfall["cdb"].rows
+    assert result.bounds["cdb"]["time_bound"].realised is not None
+    assert result.modes["cdb"].metrics["floor_ms_per_loop"] is not None
+    assert result.modes["cdb"].intervals["output_throughput"].low is not None
+    assert {c.mode: c.speedup.low is None for c in result.comparisons} == dict.fromkeys(
+        MODES, False
+    )
+
+
+def test_rederiving_needs_neither_torch_nor_the_model(tmp_path: Path) -> None:
+    program = (
+        "import importlib.abc, sys\n"
+        "class Absent(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers', 'safetensors'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from cdbench.cli.main import main\n"
+        f"raise SystemExit(main(['recheck', {str(written(tmp_path / 'a', blocks=1))!r}]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is what the raw records give" in done.stdout
+
+
+def edit_line(name: str, change: Callable[[dict[str, Any]], Any], line: int = 0) -> Any:
+    def edit(directory: Path) -> None:
+        path = directory / name
+        lines = path.read_text(encoding="utf-8").split("\n")
+        record = json.loads(lines[line])
+        change(record)
+        lines[line] = json.dumps(record)
+        path.write_text("\n".join(lines), encoding="utf-8")
+
+    return edit
+
+
+def drop_line(name: str, line: int = 0) -> Any:
+    def edit(directory: Path) -> None:
+        path = directory / name
+        lines = path.read_text(encoding="utf-8").split("\n")
+        del lines[line]
+        path.write_text("\n".join(lines), encoding="utf-8")
+
+    return edit
+
+
+def slower_launch(directory: Path) -> None:
+    with np.load(directory / "launches.npz") as stored:
+        columns = {name: stored[name] for name in stored.files}
+    columns["b0-o0-static/duration_s"] = columns["b0-o0-static/duration_s"] * 0.5
+    np.savez(directory / "launches.npz", **columns)
+
+
+def nicer_result(directory: Path) -> None:
+    document = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+    document["comparisons"][0]["speedup"]["estimate"] *= 1.001
+    (directory / "result.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def forgotten_mode(directory: Path) -> None:
+    document = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+    del document["modes"]["cdb"]
+    (directory / "result.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def shallower(record: dict[str, Any]) -> None:
+    depths = record["executed_depths"]
+    depths[-1] = depths[-1] % LOOPS + 1
+
+
+def less_asked(record: dict[str, Any]) -> None:
+    record["requested_depths"] = [1] * len(record["tokens"])
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (edit_line("requests.jsonl", shallower), "mean_depth"),
+        (edit_line("requests.jsonl", shallower), "token_loops"),
+        (edit_line("requests.jsonl", lambda r: r["tokens"].append(1)), "executed_depths has"),
+        (edit_line("requests.jsonl", lambda r: r.update(finish_s=9e3)), "e2e"),
+        (drop_line("requests.jsonl"), "2 request lines instead of 3"),
+        (edit_line("repeats.jsonl", lambda r: r.update(wall_s=8.0)), "output_throughput"),
+        (edit_line("repeats.jsonl", lambda r: r.update(mode="lockstep")), "instead of 3"),
+        (edit_line("repeats.jsonl", lambda r: r.update(order=1)), "place 1: is there twice"),
+        (drop_line("repeats.jsonl"), "blocks: result.json has 8 entries"),
+        (edit_line("workload.jsonl", lambda r: r["prompt"].append(1)), "workload.prompt_tokens"),
+        (edit_line("workload.jsonl", shallower), "workload.hash"),
+        (edit_line("workload.jsonl", less_asked), "bounds.cdb.work_bound.value"),
+        (slower_launch, "ms_per_loop"),
+        (nicer_result, "comparisons[0].speedup.estimate"),
+        (forgotten_mode, "cdb was measured"),
+    ],
+)
+def test_a_changed_file_is_caught(tamper: Any, words: str, tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=2)
+    tamper(directory)
+    found = check(directory)
+    assert any(words in line for line in found), found[:3]
+
+
+@pytest.mark.parametrize("name", ["requests.jsonl", "result.json", "launches.npz"])
+def test_a_missing_file_is_a_usage_error_that_names_it(name: str, tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=1)
+    (directory / name).unlink()
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+        check(directory)
+
+
+def test_an_unreadable_member_is_a_usage_error(tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=1)
+    whole = (directory / "launches.npz").read_bytes()
+    (directory / "launches.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match="raw records are incomplete"):
+        check(directory)
+
+
+def test_differences_take_null_for_absent_and_forgive_last_digits() -> None:
+    said = {"a": 1.0, "b": None, "c": [1, 2], "d": {"e": True}}
+    assert list(differences(said, {"a": 1.0 + 1e-12, "c": [1, 2], "d": {"e": True}}, "x")) == []
+    made = {"a": 1.1, "b": 0.0, "c": [1], "d": {"e": 1}}
+    found = list(differences(said, made, "x"))
+    assert [line.partition(":")[0] for line in found] == ["x.a", "x.b", "x.c"]
+
+
+# The command.
+
+
+def test_recheck_says_so_and_how_it_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = written(tmp_path / "a", blocks=2)
+    assert main(["recheck", str(directory)]) == 0
+    assert main(["recheck", str(directory / "result.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.partition("\n")[2])["same"] is True
+    edit_line("requests.jsonl", shallower)(directory)
+    assert main(["recheck", str(directory)]) == 3
+    assert "modes.static.metrics.mean_depth: result.json has 4" in capsys.readouterr().out
+    assert main(["recheck", str(directory), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["differences"] == check(directory)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing"], "missing"),
+        (["old"], "nothing can be made again"),
+        (["a", "--blocks", "x"], "--blocks 'x'"),
+        (["a", "--trace", "t.json", "--blocks", "7"], "none of them was timed"),
+        (["a", "--trace", "old"], "exists; name a new file"),
+        (["a", "--trace", "none/t.json"], "cannot be written"),
+    ],
+)
+def test_bad_input_to_recheck_is_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "a", blocks=1)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "result.json").write_bytes((tmp_path / "a" / "result.json").read_bytes())
+    assert main(["recheck", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert (printed.err.count("\n"), printed.out) == (1, "")
+
+
+def test_recheck_draws_a_trace_of_the_stored_launches(tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=2)
+    assert main(["recheck", str(directory), "--trace", str(tmp_path / "t.json")]) == 0
+    document = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    slices = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    first = [run for run in read_raw(directory).repeats if run.block == 0]
+    assert len(slices) == sum(len(run.trace.launches) for run in first)
+
+
+# What is stored is exact.
+
+FIELDS = tuple(name for name in vars(LaunchTrace) if not name.startswith("_"))
+rows = st.integers(0, 2**20)
+seconds = st.floats(0, 1e9, allow_nan=False)
+
+
+@st.composite
+def launch_records(draw: st.DrawFn) -> LaunchRecord:
+    loops = draw(st.none() | st.lists(st.integers(1, 40), min_size=1, max_size=9))
+    return LaunchRecord(
+        draw(st.sampled_from(Stage)),
+        draw(rows),
+        draw(rows),
+        None if loops is None else np.array(loops),
+        draw(rows),
+        draw(rows),
+        draw(seconds),
+        draw(seconds),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(launch_records(), max_size=12))
+def test_launches_read_back_bit_for_bit(launches: list[LaunchRecord]) -> None:
+    again = unpack(pack(launches))
+    assert StoredLaunch._fields == FIELDS
+    for stored, launch in zip(again, launches, strict=True):
+        assert all(getattr(stored, name) == getattr(launch, name) for name in FIELDS)
+
+
+def test_columns_that_do_not_belong_together_are_refused() -> None:
+    columns = pack(scripted_run("cdb").trace.launches)
+    for name in columns:
+        with pytest.raises(ValueError, match="column"):
+            unpack({key: value for key, value in columns.items() if key != name})
+        if name != "stage_names":
+            with pytest.raises(ValueError, match="column"):
+                unpack(columns | {name: columns[name][:-1]})
+    with pytest.raises(ValueError, match="not listed"):
+        unpack(columns | {"stage_names": columns["stage_names"][:1]})
+
+
+def test_counts_take_the_smallest_integers_that_hold_them() -> None:
+    columns = pack(scripted_run("cdb").trace.launches)
+    assert columns["depth_counts"].dtype == columns["decode_rows"].dtype == np.uint8
+    assert columns["start_s"].dtype == np.float64
+
+
+def test_members_are_found_before_and_after_the_merge(tmp_path: Path) -> None:
+    kept = {
+        member_name(run.block, run.order, run.trace.mode): run.trace.launches
+        for run in scripted_blocks(MODES, 2)
+    }
+    for member, launches in kept.items():
+        write_launches(tmp_path, member, launches)
+    before = {member: read_launches(tmp_path, member) for member in kept}
+    merged = merge_launches(tmp_path)
+    assert merged is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["launches.npz"]
+    assert {member: read_launches(tmp_path, member) for member in kept} == before
+    assert merge_launches(tmp_path) is None
+    with pytest.raises(UsageError, match="b9-o0-cdb"):
+        read_launches(tmp_path, "b9-o0-cdb")
+
+
+def test_a_member_name_holds_no_path() -> None:
+    assert member_name(0, 3, "dense:/home/me/a b") == "b0-o3-dense-home-me-a-b"
+    assert member_name(1, 0, "static@auto") == "b1-o0-static@auto"
+
+
+def test_a_trace_read_back_is_the_trace(tmp_path: Path) -> None:
+    written(tmp_path / "a", blocks=1)
+    for stored, run in zip(
+        read_raw(tmp_path / "a").repeats, scripted_blocks(MODES, 1), strict=True
+    ):
+        assert (stored.block, stored.order) == (run.block, run.order)
+        assert evaluate(stored.trace) == evaluate(run.trace)
+        kept = {field.name for field in fields(RunTrace)} - {"requests", "launches", "costs"}
+        for name in sorted(kept):
+            assert getattr(stored.trace, name) == getattr(run.trace, name), name
+
+
+def test_every_part_of_a_trace_is_kept_or_comes_from_the_stage_curves() -> None:
+    of_curves = {"prefill_share", "floor_s"}
+    elsewhere = {"requests", "launches"}
+    kept = set(RepeatRecord.model_fields)
+    parts = {field.name for field in fields(RunTrace)}
+    assert parts - of_curves - elsewhere <= kept
+
+
+def test_what_was_seen_of_machine_and_mode_is_kept(tmp_path: Path) -> None:
+    directory = RunDirectory.create(str(tmp_path / "a"), "x")
+    facts = ModeFacts(
+        adaptive=True, dense=False, rule_computes=True, readout_every_loop=False, work={"core": 2}
+    )
+    directory.keep_repeat(scripted_run("cdb"), facts, environment={"load": 0.5})
+    (line,) = read_repeats(tmp_path / "a" / "repeats.jsonl")
+    assert isinstance(line, RepeatRecord)
+    assert line.environment == {"load": 0.5}
+    assert line.facts == facts
+
+
+def test_a_real_run_keeps_the_facts_of_its_modes(real: Path) -> None:
+    facts = {run.trace.mode: run.facts for run in read_raw(real).repeats}
+    cdb, static = facts["cdb"], facts["static"]
+    assert (cdb.adaptive, cdb.dense, cdb.rule_computes) == (True, False, True)
+    assert (static.adaptive, static.rule_computes) == (False, False)
+    assert ModelWork(**cdb.work) == ModelWork(**static.work)
+    assert cdb.work["max_loops"] == LOOPS
+
+
+def test_the_workload_is_kept_with_its_schedule(tmp_path: Path) -> None:
+    for name, offsets in (("a", (0.0, 0.1 + 0.2, 1.0)), ("b", None)):
+        directory = RunDirectory.create(str(tmp_path / name), "x")
+        directory.keep_workload(WORKLOAD, offsets)
+        directory.keep_repeat(scripted_run("cdb"), FACTS["cdb"])
+        raw = read_raw(directory.path)
+        assert raw.offsets_s == offsets
+        for stored, kept in zip(raw.workload, WORKLOAD, strict=True):
+            for field in fields(RecordedRequest):
+                value = getattr(stored, field.name)
+                same = tuple(value) if isinstance(value, list) else value
+                assert same == getattr(kept, field.name), field.name
+
+
+@pytest.mark.parametrize("arrivals", Arrivals)
+def test_walls_form_ratios_only_where_the_engine_sets_the_pace(arrivals: Arrivals) -> None:
+    runs = [
+        replace(run, trace=replace(run.trace, arrivals=arrivals))
+        for run in scripted_blocks(MODES, 1)
+    ]
+    paced = arrivals in (Arrivals.ALL_AT_ONCE, Arrivals.CLOSED_LOOP)
+    assert paced == bool(compare(runs))
+    bounds = equal_sections(EqualWork.of(runs, FACTS, WORKLOAD, 512, None)).bounds
+    assert paced == (bounds["cdb"]["flop_bound"].realised is not None)
+
+
+# Crashes and interruptions.
+
+
+def test_a_crash_loses_the_unfinished_repeat_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "a", blocks=1, finished=False)
+    before = read_raw(path)
+    directory = RunDirectory(path)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "savez", fails)
+        with pytest.raises(OSError, match="disk full"):
+            directory.keep_repeat(scripted_run("cdb", 1, 0), FACTS["cdb"])
+    # Killed between its requests and its own line, which is torn.
+    late = scripted_run("static", 1, 1)
+    directory.append_requests(
+        RequestRecord.of(r, doc_id=None, mode="static", work="equal", block=1, order=1)
+        for r in late.results
+    )
+    for name in ("requests.jsonl", "repeats.jsonl"):
+        with (path / name).open("a", encoding="utf-8") as file:
+            file.write('{"work":"equal","blo')
+    after = read_raw(path)
+    assert after.lines == before.lines
+    assert [evaluate(r.trace) for r in after.repeats] == [evaluate(r.trace) for r in before.repeats]
+
+
+def test_a_torn_line_that_is_not_the_last_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a", blocks=1) / "requests.jsonl"
+    lines = path.read_text(encoding="utf-8").split("\n")
+    path.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"requests\.jsonl:2"):
+        list(read_requests(path))
+
+
+def test_a_repeat_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a", blocks=1)
+    lines = (path / "repeats.jsonl").read_text(encoding="utf-8")
+    (path / "repeats.jsonl").write_text(lines + lines.split("\n")[0] + "\n", encoding="utf-8")
+    with pytest.raises(ContradictionError, match="twice"):
+        read_raw(path)
+
+
+def test_an_interrupted_run_can_be_rederived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scripted(self: TimedSubject, block: int, order: int) -> TimedRun:
+        made = scripted_run(self.subject.label, max(block, 0), max(order, 0))
+        if (block, order) == (1, 2):
+            raise KeyboardInterrupt
+        return TimedRun(block, order, self.subject, made.trace, made.results)
+
+    monkeypatch.setattr(TimedSubject, "run", scripted)
+    code = main(
+        ["run", "ci", "--modes", "static,cdb", "--blocks", "6", "--out", str(tmp_path / "a")]
+    )
+    assert code == 130
+    capsys.readouterr()
+    result = read_result(tmp_path / "a")
+    assert (result.status, len(result.blocks)) == ("interrupted", 6)
+    assert check(tmp_path / "a") == []
+    assert not (tmp_path / "a" / "launches").exists()
+
+
+def test_a_run_that_measured_nothing_has_nothing_to_recheck(tmp_path: Path) -> None:
+    said = scripted_result([])
+    workload = said.workload.model_copy(
+        update={"requests": 0, "prompt_tokens": 0, "output_tokens": 0}
+    )
+    nothing = said.model_copy(update={"modes": {}, "files": {}, "workload": workload})
+    directory = RunDirectory.create(str(tmp_path / "a"), "x")
+    directory.finish(nothing)
+    assert check(tmp_path / "a") == []
