@@ -1,0 +1,155 @@
+"""``cdbench profile``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
+from cdbench.cli.sweep import (
+    DryRunOption,
+    LimitOption,
+    RetryOption,
+    exit_code,
+    print_document,
+    say,
+)
+from cdbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdbench.schema.profile import ProfileDocument, SloRecord
+
+NAME = "profile"
+
+
+def _limit(what: str) -> Any:
+    return typer.Option(min=0.0, metavar="SECONDS", help=what)
+
+
+def verb(
+    config: ConfigArgument = None,
+    model: Annotated[
+        str | None, typer.Option(help="Demo name, checkpoint directory or hub id.")
+    ] = None,
+    exit_rule: Annotated[
+        str | None, typer.Option("--exit", help="RULE or RULE@THRESHOLD; default: the card's.")
+    ] = None,
+    thresholds: Annotated[
+        str | None, typer.Option(help="Exit thresholds, by commas; none: full depth.")
+    ] = None,
+    max_loops: Annotated[str | None, typer.Option(help="Values of R, by commas.")] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="Residents, and rows of a launch, by commas.")
+    ] = None,
+    rates: Annotated[
+        str | None, typer.Option(help="Requests per second, by commas: Poisson arrivals.")
+    ] = None,
+    requests: Annotated[int | None, typer.Option(help="How many requests are timed.")] = None,
+    mode: Annotated[str, typer.Option(help="The mode that is profiled.")] = "cdb",
+    slo_ttft: Annotated[float | None, _limit("Longest time to first token.")] = None,
+    slo_tpot: Annotated[float | None, _limit("Longest time per later token.")] = None,
+    slo_e2e: Annotated[float | None, _limit("Longest time per request.")] = None,
+    percentile: Annotated[
+        float, typer.Option(help="Share of requests, in %, that must meet every target.")
+    ] = 99.0,
+    overrides: SetOption = None,
+    out: Annotated[
+        str | None, typer.Option(help="Directory (default: results/runs/sweep-profile).")
+    ] = None,
+    dry_run: DryRunOption = False,
+    retry_failed: RetryOption = False,
+    limit_cells: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the threshold and the maximum of loops that serve a latency target best.
+
+    A grid over thresholds, maxima of loops, widths and arrival rates, run as `cdbench sweep` runs
+    one; then latency percentiles, goodput, depth, whose requests the tail is made of, and how the
+    tasks' exit depths differ. Targets are judged from the raw records: the same command with other
+    targets runs nothing again. Exit codes: as `cdbench sweep`.
+    """
+    from cdbench.profile.grid import Axes, profile_base, profile_sweep
+    from cdbench.sweep.cells import expand
+    from cdbench.sweep.runners import checker
+
+    if not 0 < percentile < 100:
+        raise UsageError(f"--percentile {percentile:g}: it must lie between 0 and 100")
+    flags = {"model": model, "exit.rule": exit_rule, "workload.requests": requests}
+    base = profile_base(config, overrides or (), flags, mode)
+    axes = Axes(
+        thresholds=_numbers("--thresholds", thresholds, float, words=("none",)),
+        max_loops=_numbers("--max-loops", max_loops, int),
+        widths=_numbers("--widths", widths, int),
+        rates=_numbers("--rates", rates, float),
+    )
+    sweep = expand(profile_sweep(base, axes, NAME), NAME, check=checker())
+    slo = _targets(sweep.cells[0].config.slo, slo_ttft, slo_tpot, slo_e2e, percentile)
+
+    from cdbench.profile.session import check, profile_document, write_profile
+    from cdbench.sweep.directory import SweepDirectory
+    from cdbench.sweep.session import Options, plan, run
+
+    check(sweep, mode, slo)
+    if dry_run:
+        print_document(plan(sweep, out), as_json)
+        return
+    swept = run(sweep, Options(out, retry_failed, limit_cells), say)
+    directory = SweepDirectory.of(out, sweep.name, sweep.verb)
+    document = profile_document(sweep, directory, swept, mode, slo)
+    write_profile(directory, document)
+    _print(document, as_json)
+    raise typer.Exit(exit_code(swept))
+
+
+def _targets(
+    given: Any, ttft: float | None, tpot: float | None, e2e: float | None, percentile: float
+) -> SloRecord:
+    """The targets: a flag, else the configuration's own."""
+    from cdbench.schema.profile import SloRecord
+
+    for name, value in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
+        if value is not None and not value > 0:
+            raise UsageError(f"--slo-{name} {value:g}: must be above 0; give seconds")
+    return SloRecord(
+        ttft_s=ttft if ttft is not None else given.ttft_s,
+        tpot_s=tpot if tpot is not None else given.tpot_s,
+        e2e_s=e2e if e2e is not None else given.e2e_s,
+        percentile=percentile,
+    )
+
+
+def _numbers(flag: str, text: str | None, kind: type, words: tuple[str, ...] = ()) -> list[Any]:
+    """A comma list of numbers, and of the words allowed beside them."""
+    values: list[Any] = []
+    for part in (text or "").split(","):
+        part = part.strip()
+        if not part:
+            continue
+        try:
+            value = part if part in words else kind(part)
+        except ValueError:
+            what = "whole number" if kind is int else "number"
+            raise UsageError(f"{flag} {part!r}: no {what}; list them by commas") from None
+        if value in values:
+            raise UsageError(f"{flag} {part}: listed twice; name it once")
+        values.append(value)
+    return values
+
+
+def _print(document: ProfileDocument, as_json: bool) -> None:
+    from cdbench.cli.output import print_json
+    from cdbench.cli.run import say as print_lines
+    from cdbench.render.profile_report import closing_lines, tables
+    from cdbench.render.terminal import make_console, print_table
+    from cdbench.schema import to_json
+
+    if as_json:
+        print_json(json.loads(to_json(document)))
+        return
+    console = make_console()
+    for table in tables(document):
+        print_table(table, console)
+        print_lines(console, "")
+    print_lines(console, *closing_lines(document))

@@ -1,0 +1,129 @@
+"""One cell of the profile: its setting, and what its run shows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdbench.metrics.sustained import OfferedLoad, highest_sustained_rate
+from cdbench.profile.served import (
+    Served,
+    attained,
+    completed_rate,
+    goodput_interval,
+    has_target,
+    judged,
+    served,
+    slo_of,
+)
+from cdbench.profile.tail import tail
+from cdbench.schema import IntervalRecord, ModeResult, Result
+from cdbench.schema.profile import ProfileCell, SloRecord
+from cdbench.schema.sweep import SweepCell
+from cdbench.sweep.cells import Cell
+from cdbench.sweep.directory import SweepDirectory
+from cdbench.sweep.figures import Figure, value
+from cdbench.workloads.arrivals import parse_arrivals
+
+LATENCIES = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell, its record, and the raw runs behind it; ``served`` None where it has not finished."""
+
+    cell: Cell
+    record: ProfileCell
+    served: Served | None
+
+
+def measured_cell(
+    directory: SweepDirectory, cell: Cell, seen: SweepCell, mode: str, slo: SloRecord
+) -> Measured:
+    """What is known of a cell; only its setting where it has not finished."""
+    record = ProfileCell(
+        number=cell.number,
+        hash=cell.hash,
+        changes=cell.changes,
+        state=seen.verdict or seen.rounds[0].state,
+        width=cell.config.engine.width,
+        arrivals=cell.config.workload.arrivals,
+    )
+    results = directory.results(cell, 1)
+    result = results[0] if results else None
+    if result is None or mode not in result.modes:
+        return Measured(cell, record, None)
+    runs = served(directory.cell(cell, 1), result, mode)
+    return Measured(cell, _with_numbers(record, result, runs, mode, slo), runs)
+
+
+def _with_numbers(
+    record: ProfileCell, result: Result, runs: Served, name: str, slo: SloRecord
+) -> ProfileCell:
+    mode = result.modes[name]
+    return record.model_copy(
+        update={
+            "rule": mode.exit.rule,
+            "threshold": mode.exit.threshold,
+            "max_loops": mode.max_loops,
+            "requests": runs.requests,
+            "mean_depth": mode.metrics.get("mean_depth"),
+            "output_throughput": value(Figure("metric", name, "output_throughput"), [result]),
+            "percentiles": {
+                latency: mode.percentiles[latency]
+                for latency in LATENCIES
+                if latency in mode.percentiles
+            },
+            "tail": tail(runs, mode),
+            **_accuracy(result, mode, name),
+            **_against(runs, slo),
+        }
+    )
+
+
+def _accuracy(result: Result, mode: ModeResult, name: str) -> dict[str, object]:
+    """The live pass's rate; random weights have none that means anything."""
+    found = result.accuracy.modes.get(name) if result.accuracy is not None else None
+    random = result.model is not None and result.model.random_weights_seed is not None
+    if found is None or random:
+        return {}
+    verdict = found.paired.verdict if found.paired is not None else None
+    return {"accuracy": found.rate, "accuracy_verdict": verdict}
+
+
+def _against(runs: Served, slo: SloRecord) -> dict[str, object]:
+    """How the runs stand to the targets; nothing without one."""
+    if not has_target(slo):
+        return {}
+    share = attained(runs, slo_of(slo))
+    return {
+        "goodput": goodput_interval(runs, slo_of(slo)),
+        "attained": None if share is None else IntervalRecord.of(share),
+        "slo": judged(share, slo.percentile),
+    }
+
+
+def sustained_words(cells: list[Measured], slo: SloRecord) -> list[str]:
+    """The highest offered rate that each setting keeps up with, in words; over open loops only."""
+    settings: dict[str, list[OfferedLoad]] = {}
+    for found in cells:
+        rate = parse_arrivals(found.record.arrivals).rate
+        if found.served is None or rate is None or found.record.state != "VALID":
+            continue
+        share = found.record.attained.estimate if found.record.attained is not None else None
+        load = OfferedLoad(rate, completed_rate(found.served), share)
+        settings.setdefault(_setting(found.record), []).append(load)
+    return [_sustained(setting, loads, slo) for setting, loads in settings.items()]
+
+
+def _sustained(setting: str, loads: list[OfferedLoad], slo: SloRecord) -> str:
+    found = highest_sustained_rate(loads, attainment=slo.percentile / 100)
+    if found.rate is None:
+        return f"{setting}: not shown to keep up with even {found.first_failed:g} requests/s"
+    limit = "" if found.first_failed is None else f", but not {found.first_failed:g}"
+    more = " or more" if found.first_failed is None else ""
+    return f"{setting}: keeps up with {found.rate:g} requests/s{more}{limit}"
+
+
+def _setting(cell: ProfileCell) -> str:
+    at = f"{cell.rule}@{cell.threshold:g}" if cell.threshold is not None else str(cell.rule)
+    return f"{at}, max_loops {cell.max_loops}, width {cell.width}"

@@ -1,0 +1,173 @@
+"""What a sweep prints: its plan before it runs, and the cells' figures side by side after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdbench.metrics.registry import METRICS
+from cdbench.render.formats import Kind, seconds
+from cdbench.render.table import Cell, Column, Direction, Row, Table, text
+from cdbench.schema.sweep import SweepCell, SweepDocument, SweepEstimate
+from cdbench.stats.blocks import MIN_BLOCKS
+from cdbench.sweep.cells import plain
+
+UNIT_KINDS = {"s": Kind.SECONDS, "s/token": Kind.SECONDS, "fraction": Kind.PERCENT}
+
+
+def plan_table(document: SweepDocument) -> Table:
+    """Number, hash, changed keys, state and expected time of every cell."""
+    titles = short_names(document.varied)
+    columns = (
+        Column("cell"),
+        Column("hash", align="left"),
+        *(Column(titles[key]) for key in document.varied),
+        Column("state", align="left"),
+        Column("time left", priority=1),
+    )
+    per_cell = document.estimate.per_cell if document.estimate is not None else {}
+    rows = tuple(
+        Row(
+            (
+                text(str(cell.number)),
+                text(cell.hash),
+                *_changed(cell, document.varied),
+                text(state_words(cell)),
+                Cell(_left(cell, per_cell), Kind.SECONDS),
+            )
+        )
+        for cell in document.cells
+    )
+    return Table(columns, rows, f"sweep {document.name}", notes=tuple(document.notes))
+
+
+def _left(cell: SweepCell, per_cell: dict[str, float]) -> float | None:
+    waiting = sum(r.state != "finished" for r in cell.rounds)
+    if waiting == 0:
+        return 0.0
+    one = per_cell.get(cell.hash)
+    return None if one is None else waiting * one
+
+
+def summary_table(document: SweepDocument) -> Table:
+    """The changed keys and the figures of every cell, with intervals where there are any."""
+    titles = short_names(document.varied)
+    columns = (
+        Column("cell"),
+        *(Column(titles[key]) for key in document.varied),
+        *(
+            Column(name, direction=_direction(name), priority=place)
+            for place, name in enumerate(document.columns)
+        ),
+        Column("verdict", align="left"),
+    )
+    rows = tuple(
+        Row(
+            (
+                text(str(cell.number)),
+                *_changed(cell, document.varied),
+                *(_figure(cell, name) for name in document.columns),
+                text(state_words(cell), note=_why(cell)),
+            )
+        )
+        for cell in document.cells
+    )
+    return Table(columns, rows, f"sweep {document.name}", notes=tuple(_notes(document)))
+
+
+def estimate_words(estimate: SweepEstimate) -> str:
+    """``6 runs left, about 3.2 min (estimate from 4 finished cells)``."""
+    left = f"{estimate.cells_left} run{'' if estimate.cells_left == 1 else 's'} left"
+    if estimate.cells_left == 0:
+        return left
+    if estimate.seconds is None:
+        return f"{left}; no estimate: no cell has finished here"
+    cells = f"{estimate.finished} finished cell{'' if estimate.finished == 1 else 's'}"
+    return f"{left}, about {duration(estimate.seconds)} (estimate from {cells})"
+
+
+def duration(length_s: float) -> str:
+    """A length of time in the unit a person would take."""
+    if length_s < 90:
+        return seconds(length_s)
+    return f"{length_s / 60:.0f} min" if length_s < 5400 else f"{length_s / 3600:.1f} h"
+
+
+def state_words(cell: SweepCell) -> str:
+    """One word for a cell, or how far its rounds are."""
+    if cell.verdict is not None:
+        return cell.verdict
+    states = [r.state for r in cell.rounds]
+    if len(states) == 1:
+        return states[0]
+    counts = {state: states.count(state) for state in dict.fromkeys(states)}
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Each dotted key by its last part, where no other key ends the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {
+        key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)
+    }
+
+
+def _changed(cell: SweepCell, varied: Sequence[str]) -> list[Cell]:
+    return [text(plain(cell.changes[key]) if key in cell.changes else "-") for key in varied]
+
+
+def _figure(cell: SweepCell, name: str) -> Cell:
+    found = cell.figures.get(name)
+    if found is None:
+        return Cell(None) if cell.rounds[0].state == "finished" else text("-")
+    return Cell(found.estimate, figure_kind(name), found.low, found.high)
+
+
+def figure_kind(name: str) -> Kind:
+    """How a column's values read."""
+    if _is_stage(name):
+        return Kind.SECONDS
+    if "/" in name and _metric_of(name) is None:
+        return Kind.RATIO
+    if name.endswith(".accuracy") or ".realised." in name:
+        return Kind.PERCENT
+    metric = _metric_of(name)
+    return UNIT_KINDS.get(METRICS[metric].unit, Kind.NUMBER) if metric else Kind.NUMBER
+
+
+def _direction(name: str) -> Direction:
+    metric = _metric_of(name)
+    if metric is None:
+        return "down" if _is_stage(name) else "up"
+    return METRICS[metric].direction
+
+
+def _metric_of(name: str) -> str | None:
+    """The metric a column shows; None for ratios, shares of a bound and accuracy."""
+    parts = name.split(".")
+    return next((part for part in reversed(parts[-2:]) if part in METRICS), None)
+
+
+def _is_stage(name: str) -> bool:
+    """Whether a column is the time of a launch: ``core[32]``."""
+    return name.endswith("]")
+
+
+def _why(cell: SweepCell) -> str | None:
+    errors = [r.error for r in cell.rounds if r.error is not None]
+    return "; ".join(dict.fromkeys([*errors, *cell.reasons])) or None
+
+
+def _notes(document: SweepDocument) -> list[str]:
+    counted = [f.n for cell in document.cells for f in cell.figures.values() if f.low is not None]
+    rounds = f" of {document.rounds} rounds" if document.rounds > 1 else ""
+    notes = []
+    if counted and document.verb == "stages":
+        notes.append("Time of one launch of [rows], with the fastest and the slowest pass.")
+    elif counted:
+        notes.append(f"Means over the blocks{rounds} with 95 % t intervals; a/b: a is faster.")
+    elif document.columns:
+        notes.append(f"No intervals: they need {MIN_BLOCKS} blocks.")
+    flagged = [str(c.number) for c in document.cells if any(r.flags for r in c.rounds)]
+    if flagged:
+        notes.append(f"Cells {', '.join(flagged)} have flags to mind: see sweep.json.")
+    return notes + document.notes

@@ -1,0 +1,54 @@
+"""One invocation of a sweep: what is left of it, run, and the document of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdbench.schema.sweep import SweepDocument
+from cdbench.sweep.cells import Sweep
+from cdbench.sweep.directory import SweepDirectory
+from cdbench.sweep.execute import Announce, RunCell, execute, to_run
+from cdbench.sweep.runners import runner
+from cdbench.sweep.summary import Summary
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a sweep: where, whether failed cells run again, and how many cells at most."""
+
+    out: str | None = None
+    retry_failed: bool = False
+    limit: int | None = None
+
+
+def plan(sweep: Sweep, out: str | None) -> SweepDocument:
+    """What would run, and for how long. Writes nothing."""
+    directory = SweepDirectory.of(out, sweep.name, sweep.verb)
+    return Summary(sweep, directory).planned(to_run(sweep, directory, retry_failed=True))
+
+
+def run(
+    sweep: Sweep, options: Options, announce: Announce, run_cell: RunCell | None = None
+) -> SweepDocument:
+    """Run what is not finished and answer the whole sweep as it then stands.
+
+    ``sweep.json`` is written before the first cell and after every one. Raises UsageError before
+    anything runs where the directory will not do.
+    """
+    directory = SweepDirectory.of(options.out, sweep.name, sweep.verb)
+    summary = Summary(sweep, directory)
+    directory.prepare(sweep.name)
+    waiting = to_run(sweep, directory, options.retry_failed)
+    directory.write(summary.so_far(waiting))
+    executed = execute(
+        waiting,
+        directory,
+        run_cell or runner(sweep.verb),
+        announce,
+        lambda: directory.write(summary.so_far(waiting)),
+        options.limit,
+    )
+    document = summary.so_far(waiting, executed.interrupted)
+    directory.write(document)
+    announce(f"written to {directory.path}")
+    return document
