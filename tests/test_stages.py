@@ -90,10 +90,11 @@ class SteppingClock(tiny.StepClock):
 # The grid.
 
 
-def test_widths_double_up_to_the_width_itself() -> None:
+def test_widths_double_and_end_at_three_quarters_and_the_width_itself() -> None:
     assert widths(1) == [1]
-    assert widths(8) == [1, 2, 4, 8]
-    assert widths(12) == [1, 2, 4, 8, 12]
+    assert widths(2) == [1, 2]
+    assert widths(8) == [1, 2, 4, 6, 8]
+    assert widths(12) == [1, 2, 4, 8, 9, 12]
 
 
 def test_chunks_halve_and_never_hold_more_than_the_residents_can_bring() -> None:
@@ -215,7 +216,7 @@ def test_an_engine_with_little_memory_and_a_wide_coda_still_fills_its_cells(prom
     meter = StageMeter(pressed, [20], TEXTS, width=4)
     meter.one_pass()
     rows = {p.rows for p in meter.curves().points if p.stage == "core"}
-    assert rows == {1, 2, 4}
+    assert rows == {1, 2, 3, 4}
 
 
 # What is made of the launches.

@@ -182,8 +182,10 @@ def test_every_row_by_hand() -> None:
         before = static_t / cdb_t
     assert steps[0].speedup.estimate == pytest.approx(2.0)  # R / mean requested depth
     assert steps[-1].speedup.estimate == pytest.approx(20 / 17.5)
-    assert curve_error(BOTH, "cdb") == pytest.approx(0.2 / 14.5)
-    assert curve_error(BOTH, "static") == pytest.approx(0.3 / 16.5)
+    for mode, share in (("cdb", 0.2 / 14.5), ("static", 0.3 / 16.5)):
+        error = curve_error(BOTH, mode)
+        assert error is not None
+        assert error.estimate == pytest.approx(share)
 
 
 def test_a_rule_that_reads_out_pays_a_coda_at_every_loop() -> None:
@@ -446,6 +448,13 @@ def test_a_rule_that_reads_logits_is_costed_as_the_engine_runs_it() -> None:
 # --- what is shown ---
 
 
+def curve_errors(static: float, cdb: float, reach: float = 0.01) -> dict[str, IntervalRecord]:
+    return {
+        name: IntervalRecord(estimate=error, low=error - reach, high=error + reach, n=6)
+        for name, error in (("static", static), ("cdb", cdb))
+    }
+
+
 def record_of(*factors: float, spread: float = 0.0) -> Waterfall:
     rows, so_far = [], 1.0
     for effect, factor in zip(EFFECTS, factors, strict=True):
@@ -460,7 +469,7 @@ def record_of(*factors: float, spread: float = 0.0) -> Waterfall:
                 mode_t=1.0,
             )
         )
-    return Waterfall(rows=rows, curve_error={"static": 0.012, "cdb": -0.003})
+    return Waterfall(rows=rows, curve_error=curve_errors(0.012, -0.003))
 
 
 FACTORS = (2.0, 0.9, 0.98, 1.0, 0.9, 0.95, 0.999, 1.001, 0.8, 0.85)
@@ -469,15 +478,22 @@ FACTORS = (2.0, 0.9, 0.98, 1.0, 0.9, 0.95, 0.999, 1.001, 0.8, 0.85)
 def test_the_table_names_every_effect_and_the_sentence_the_biggest_losses() -> None:
     record = record_of(*FACTORS)
     shown = to_markdown(waterfall_table(record, "cdb"))
-    for words in ("host time", "loses 20.0%", "static +1.2%, cdb -0.3%", "decode time_bound"):
+    for words in (
+        "host time",
+        "loses 20.0%",
+        "static +1.2% [0.2, 2.2], cdb -0.3% [-1.3, 0.7]",
+        "decode time_bound",
+    ):
         assert words in shown
     said = where_the_rest_went(record, "cdb")
     assert "of the 1.80× over static" in said
     assert "host time (20.0%), fill and drain (10.0%) and empty rows and padding (5.0%)" in said
     assert "prefill" not in said
     assert "unsure" not in said
-    off = record.model_copy(update={"curve_error": {"static": 0.01, "cdb": -0.06}})
+    off = record.model_copy(update={"curve_error": curve_errors(0.01, -0.06)})
     assert "the split is unsure" in where_the_rest_went(off, "cdb")
+    noisy = record.model_copy(update={"curve_error": curve_errors(0.01, -0.06, reach=0.1)})
+    assert "unsure" not in where_the_rest_went(noisy, "cdb")
 
 
 def test_a_loss_that_the_blocks_cannot_tell_is_not_named() -> None:

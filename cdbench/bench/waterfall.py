@@ -25,6 +25,7 @@ from cdbench.schema import IntervalRecord, Waterfall, WaterfallRow
 from cdbench.schema.repeats import ModeFacts
 from cdbench.schema.workload import RecordedWork
 from cdbench.stats.blocks import LEVEL
+from cdbench.stats.interval import Interval
 
 STATIC = "static"
 
@@ -100,10 +101,14 @@ def _record(
     steps = waterfall(both, label, STATIC, level)
     if not steps:
         return Waterfall(reason=f"{label}: no whole block of it and static was timed")
-    errors = {name: curve_error(both, name) or 0.0 for name in (STATIC, label)}
+    errors = {
+        name: error
+        for name in (STATIC, label)
+        if (error := curve_error(both, name, level)) is not None
+    }
     return Waterfall(
         rows=[_row(step) for step in steps],
-        curve_error=dict(errors),
+        curve_error={name: IntervalRecord.of(error) for name, error in errors.items()},
         notes=[*_curve_notes(errors), *_drain_notes(label, steps)],
     )
 
@@ -118,14 +123,21 @@ def _row(step: Step) -> WaterfallRow:
     )
 
 
-def _curve_notes(errors: dict[str, float]) -> Iterator[str]:
-    off = {name: error for name, error in errors.items() if abs(error) > CURVE_LIMIT}
-    if off:
-        sizes = ", ".join(f"{name} {error:+.1%}" for name, error in off.items())
+def _curve_notes(errors: dict[str, Interval]) -> Iterator[str]:
+    off = {name: error for name, error in errors.items() if abs(error.estimate) > CURVE_LIMIT}
+    if not off:
+        return
+    sizes = ", ".join(f"{name} {error.estimate:+.1%}" for name, error in off.items())
+    if all(0.0 in error for error in off.values()):
         yield (
-            f"the curves do not describe this run: launches measured in place differ from them by "
-            f"more than {CURVE_LIMIT:.0%} ({sizes}); read the rows before stage_curves with care"
+            f"launches measured in place differ from the stage curves by more than "
+            f"{CURVE_LIMIT:.0%} ({sizes}), but no further than the blocks differ among themselves"
         )
+        return
+    yield (
+        f"the curves do not describe this run: launches measured in place differ from them by "
+        f"more than {CURVE_LIMIT:.0%} ({sizes}); read the rows before stage_curves with care"
+    )
 
 
 def _drain_notes(label: str, steps: Sequence[Step]) -> Iterator[str]:

@@ -216,7 +216,7 @@ def waterfall(
     return tuple(steps)
 
 
-def curve_error(runs: Iterable[RunTimes], mode: str) -> float | None:
+def curve_error(runs: Iterable[RunTimes], mode: str, level: float = LEVEL) -> Interval | None:
     """Launch times measured in place / on the curves − 1, over all decode launches of a mode.
 
     A geometric mean over blocks like the rows, so that ``stage_curves``'s factor is the ratio of
@@ -225,8 +225,8 @@ def curve_error(runs: Iterable[RunTimes], mode: str) -> float | None:
     own = [run for run in runs if run.mode == mode]
     in_place = [BlockRun(run.block, "in place", run.times[IN_PLACE]) for run in own]
     on_curves = [BlockRun(run.block, "on curves", run.times[ON_CURVES]) for run in own]
-    ratio = geometric_mean(log_ratios([*in_place, *on_curves], "on curves", "in place"))
-    return None if ratio is None else ratio.estimate - 1
+    ratio = geometric_mean(log_ratios([*in_place, *on_curves], "on curves", "in place"), level)
+    return None if ratio is None else ratio.shifted(-1)
 
 
 def _mean(runs: Iterable[RunTimes], mode: str, place: int) -> float:

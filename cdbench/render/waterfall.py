@@ -81,7 +81,7 @@ def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
         f"{EFFECT_WORDS[row.effect]} ({_size(row.factor)})" for row in losses[:NAMED_LOSSES]
     )
     rest = f"most of the rest went to {named}" if named else "no single loss stands out"
-    if any(abs(error or 0.0) > CURVE_LIMIT for error in waterfall.curve_error.values()):
+    if any(_beyond(error) for error in waterfall.curve_error.values()):
         rest += " (the stage curves do not describe this run, so the split is unsure)"
     return (
         f"of the {ratio(bound)} over {waterfall.over} that ideal packing allows in decoding, "
@@ -99,12 +99,22 @@ def _notes(waterfall: Waterfall, mode: str) -> Iterator[str]:
         f"'{EFFECT_WORDS[TIME_BOUND]}' ends at the decode time_bound, '{EFFECT_WORDS[DECODE]}' at "
         "the measured decode speed-up."
     )
-    sizes = [
-        f"{name} {error:+.1%}" for name, error in waterfall.curve_error.items() if error is not None
-    ]
+    sizes = [f"{name} {_signed(error)}" for name, error in waterfall.curve_error.items()]
     if sizes:
         yield f"Decode launches measured in place against the stage curves: {', '.join(sizes)}."
     yield from waterfall.notes
+
+
+def _signed(error: IntervalRecord) -> str:
+    sign = "+" if (error.estimate or 0.0) > 0 else ""
+    return sign + percent(error.estimate, error.low, error.high)
+
+
+def _beyond(error: IntervalRecord) -> bool:
+    """Whether a curve error is too large, and not merely what the blocks differ by."""
+    if error.estimate is None or abs(error.estimate) <= CURVE_LIMIT:
+        return False
+    return error.low is None or error.high is None or not error.low <= 0 <= error.high
 
 
 def _meaning(row: WaterfallRow) -> str:

@@ -32,7 +32,7 @@ class Waterfall(Record):
     over: str = "static"
     rows: list[WaterfallRow] = Field(default_factory=list)
     reason: str | None = Field(None, description="why there are no rows; null where there are")
-    curve_error: dict[str, Measure] = Field(
+    curve_error: dict[str, IntervalRecord] = Field(
         default_factory=dict,
         description="mode → its decode launches' time measured in place / on the stage curves - 1",
     )

@@ -15,9 +15,13 @@ CHUNKS = 4
 
 
 def widths(width: int) -> list[int]:
-    """1, 2, 4, … and the width itself: a row more costs least where launches are widest."""
+    """1, 2, 4, …, three quarters of the width, and the width itself.
+
+    Most launches are nearly full, and between the last two powers of two a line is a poor guess:
+    kernels go over to other block sizes there.
+    """
     powers = [1 << k for k in range(width.bit_length()) if 1 << k < width]
-    return [*powers, width]
+    return sorted({*powers, max(1, 3 * width // 4), width})
 
 
 def chunk_sizes(prefill_tokens: int, residents: int, max_positions: int) -> list[int]:

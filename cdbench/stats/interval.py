@@ -28,6 +28,15 @@ class Interval:
             self.n,
         )
 
+    def shifted(self, by: float) -> Interval:
+        """The interval of the quantity + ``by``, an exact number."""
+        return Interval(
+            self.estimate + by,
+            None if self.low is None else self.low + by,
+            None if self.high is None else self.high + by,
+            self.n,
+        )
+
     def __contains__(self, value: float) -> bool:
         """Whether a defined interval holds ``value``."""
         return self.low is not None and self.high is not None and self.low <= value <= self.high
