@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+# As the command line sets it, before torch is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from cdbench import manifest  # noqa: E402  (the checkout is the package)
 from cdbench.bench import live  # noqa: E402
