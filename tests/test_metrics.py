@@ -27,7 +27,10 @@ from cdbench.metrics.bounds import (
 )
 from cdbench.metrics.depth import (
     depth_histogram,
+    depth_histogram_by_position,
+    depth_histogram_by_request,
     depth_histogram_by_task,
+    mean_depth_by_position,
     mean_output_depth,
     token_loops,
 )
@@ -225,6 +228,12 @@ def test_short_loops_and_cancelled_loops() -> None:
 def test_depth_histogram_leaves_out_first_and_stop_tokens() -> None:
     assert depth_histogram(TRACE) == (0, 1, 1, 1)
     assert depth_histogram_by_task(TRACE) == {"add": (0, 1, 1, 0), "copy": (0, 0, 0, 1)}
+    none = (0, 0, 0, 0)
+    by_request = {"a": (0, 1, 1, 0), "b": (0, 0, 0, 1), "c": none}
+    assert depth_histogram_by_request(TRACE) == by_request
+    # Later token 1: a at depth 2, b at 4; later token 2: a at 3.
+    assert depth_histogram_by_position(TRACE.requests, 4) == ((0, 1, 0, 1), (0, 0, 1, 0))
+    assert mean_depth_by_position(TRACE.requests, 4) == (3.0, 3.0)
 
 
 def test_undefined_is_none_and_never_zero() -> None:

@@ -197,6 +197,14 @@ def test_a_request_that_never_fits_is_refused_alone_and_the_run_is_invalid(
         (["--exit", "trace:missing.json"], "missing.json"),
         (["--set", "workload.source=missing.jsonl"], "missing.jsonl"),
         (["--tasks", "demo_copy"], "raise --limit"),
+        (["--set", "repeats.interval=0.1", "--modes", "static"], "cdb over static"),
+        (["--set", "repeats.interval=0.1", "--arrivals", "open-loop:5"], "cdb over static"),
+        (["--stages", "missing.json"], "missing.json"),
+        (["--arrivals", "poisson:5"], "workload.arrivals"),
+        (["--depths", "shalow"], "workload.depths"),
+        (["--equal", "memory"], "needs a KV budget"),
+        (["--from", "missing"], "missing"),
+        (["--source", "missing.parquet"], "missing.parquet"),
     ],
 )
 def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(

@@ -12,6 +12,7 @@ from cdbench.bench.measurements import Progress
 from cdbench.bench.plan import Plan, make_plan
 from cdbench.bench.session import Session
 from cdbench.bench.summary import start_manifest, summarise
+from cdbench.bench.timed_part import check_stages
 from cdbench.bench.workload import TimedWork, prepare
 from cdbench.config import RunConfig
 from cdbench.render.perfetto import of_blocks, write_trace
@@ -38,6 +39,7 @@ def run_benchmark(
     try:
         plan = make_plan(config)
         work = prepare(plan)
+        check_stages(plan)
         started = start_manifest(plan)
         watched = watched_files(plan, started)
         if announce is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cdbench.bench.repeats import Answers, Repeat, complete_blocks
+from cdbench.metrics.depth import mean_depth_by_position
 from cdbench.metrics.rates import decode_wall_s
 from cdbench.metrics.registry import METRICS, evaluate, sample_percentile
 from cdbench.metrics.trace import RequestTrace
@@ -33,6 +34,7 @@ class ModeFigures(TimedFigures):
     live: Measures
     depth_histogram: list[int] | None
     depth_histogram_by_task: dict[str, list[int]]
+    mean_depth_by_position: list[float]
 
 
 def mode_figures(
@@ -57,6 +59,7 @@ def mode_figures(
         live=live_figures(passed, passes.get("static")) if passed is not None else {},
         depth_histogram=whole,
         depth_histogram_by_task=by_task,
+        mean_depth_by_position=list(mean_depth_by_position(requests or (), max_loops)),
     )
 
 

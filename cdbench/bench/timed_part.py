@@ -28,6 +28,12 @@ STAGE_TEXTS = 64
 """Prompts of the workload that the stage cells are cut from."""
 
 
+def check_stages(plan: Plan) -> None:
+    """Raise UsageError, before anything runs, where saved stage curves are not this plan's."""
+    if "equal" in plan.config.work and plan.config.stages not in ("measure", "none"):
+        read_curves(Path(plan.config.stages), plan)
+
+
 class TimedPart:
     """Times all modes on ``measured.workload``; ``measured`` is filled as it goes."""
 

@@ -9,6 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdbench.cli.config import JsonOption
+from cdbench.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    KvOption,
+    LagOption,
+    LayersOption,
+    MaxLoopsOption,
+    MinLoopsOption,
+    ThresholdOption,
+    WeightsOption,
+)
 from cdbench.errors import RequestRefused, UsageError
 
 if TYPE_CHECKING:
@@ -47,11 +58,6 @@ ExitOption = Annotated[
         "recording; default: the model card's.",
     ),
 ]
-ThresholdOption = Annotated[float | None, typer.Option(help="The same as RULE@THRESHOLD.")]
-MinLoopsOption = Annotated[int | None, typer.Option(help="Floor on the executed depth.")]
-MaxLoopsOption = Annotated[int | None, typer.Option(help="Full depth; default: the model's.")]
-LagOption = Annotated[int | None, typer.Option(help="Loops from decision to exit: 0 or 1.")]
-KvOption = Annotated[str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")]
 TokensOption = Annotated[
     int, typer.Option(min=1, help="Most tokens of a continuation; a line of FILE wins.")
 ]
@@ -65,14 +71,6 @@ TemperatureOption = Annotated[float | None, typer.Option(help="0, the default, i
 TopKOption = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")]
 TopPOption = Annotated[float | None, typer.Option(help="Keep the likeliest up to this mass.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of the random stream.")]
-DtypeOption = Annotated[
-    str | None, typer.Option(help="auto, float32, bfloat16, float16 or float64.")
-]
-DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-WeightsOption = Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")]
-LayersOption = Annotated[
-    str | None, typer.Option(help="Layers P-C-K in place of the model's; random weights only.")
-]
 FirstOption = Annotated[
     str | None, typer.Option(help="full, or select: the loop its rule picks for a first token.")
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
+from cdbench.cli.options import ModelOption
 from cdbench.cli.sweep import (
     DryRunOption,
     LimitOption,
@@ -30,9 +31,7 @@ def _limit(what: str) -> Any:
 
 def verb(
     config: ConfigArgument = None,
-    model: Annotated[
-        str | None, typer.Option(help="Demo name, checkpoint directory or hub id.")
-    ] = None,
+    model: ModelOption = None,
     exit_rule: Annotated[
         str | None, typer.Option("--exit", help="RULE or RULE@THRESHOLD; default: the card's.")
     ] = None,

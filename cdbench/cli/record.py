@@ -9,6 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
+from cdbench.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    KvOption,
+    LagOption,
+    MaxLoopsOption,
+    MinLoopsOption,
+    ModelOption,
+    ThresholdOption,
+    WeightsOption,
+)
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,20 +31,16 @@ if TYPE_CHECKING:
 
 def verb(
     config: ConfigArgument = None,
-    model: Annotated[
-        str | None, typer.Option(help="Demo name, checkpoint directory or hub id.")
-    ] = None,
+    model: ModelOption = None,
     exit_rule: Annotated[
         str | None,
         typer.Option("--exit", metavar="RULE", help="RULE[@THRESHOLD]; default: the model card's."),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="The same as RULE@THRESHOLD.")] = None,
-    min_loops: Annotated[int | None, typer.Option(help="Floor on the executed depth.")] = None,
-    max_loops: Annotated[int | None, typer.Option(help="Loops at full depth.")] = None,
-    exit_lag: Annotated[int | None, typer.Option(help="0 or 1 loops of delay.")] = None,
-    kv: Annotated[
-        str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")
-    ] = None,
+    threshold: ThresholdOption = None,
+    min_loops: MinLoopsOption = None,
+    max_loops: MaxLoopsOption = None,
+    exit_lag: LagOption = None,
+    kv: KvOption = None,
     requests: Annotated[int | None, typer.Option(help="How many requests are recorded.")] = None,
     tasks: Annotated[
         str | None, typer.Option(help="Tasks whose questions are asked, by commas.")
@@ -46,11 +53,9 @@ def verb(
             "Default: quartiles of the signals.",
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="auto, float32, bfloat16, float16, float64.")
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")] = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    weights: WeightsOption = None,
     out: Annotated[
         str | None,
         typer.Option(help="Directory (default: results/runs/<date>-record-<model>)."),

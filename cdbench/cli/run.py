@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
+from cdbench.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    KvOption,
+    LagOption,
+    LayersOption,
+    MaxLoopsOption,
+    MinLoopsOption,
+    ModelOption,
+    ThresholdOption,
+    WeightsOption,
+)
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +40,7 @@ INTERRUPTED = 130
 
 def verb(
     config: ConfigArgument = None,
-    model: Annotated[
-        str | None, typer.Option(help="Demo name, checkpoint directory or hub id.")
-    ] = None,
+    model: ModelOption = None,
     dense: Annotated[
         str | None, typer.Option(help="Dense models to compare with, separated by commas.")
     ] = None,
@@ -46,13 +56,11 @@ def verb(
         str | None,
         typer.Option("--exit", help="none, fixed:D, RULE[@THRESHOLD], trace:FILE[@THRESHOLD]."),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="The same as RULE@THRESHOLD.")] = None,
-    min_loops: Annotated[int | None, typer.Option(help="Floor on the executed depth.")] = None,
-    max_loops: Annotated[int | None, typer.Option(help="Loops at full depth.")] = None,
-    exit_lag: Annotated[int | None, typer.Option(help="0 or 1 loops of delay.")] = None,
-    kv: Annotated[
-        str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")
-    ] = None,
+    threshold: ThresholdOption = None,
+    min_loops: MinLoopsOption = None,
+    max_loops: MaxLoopsOption = None,
+    exit_lag: LagOption = None,
+    kv: KvOption = None,
     work: Annotated[str | None, typer.Option(help="live, equal, or both by a comma.")] = None,
     equal: Annotated[
         str | None, typer.Option(help="What modes have alike: residents, or memory (KV budget).")
@@ -72,14 +80,10 @@ def verb(
     stages: Annotated[
         str | None, typer.Option(help="Stage curves: measure, none, or a file of them.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="auto, float32, bfloat16, float16, float64.")
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")] = None,
-    layers: Annotated[
-        str | None, typer.Option(help="Layers P-C-K in place of the model's; random weights only.")
-    ] = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    weights: WeightsOption = None,
+    layers: LayersOption = None,
     out: Annotated[
         str | None, typer.Option(help="Run directory (default: results/runs/<date>-<name>).")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
+from cdbench.cli.options import ModelOption
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from cdbench.schema.stages import StageCurves
     from cdbench.stages.measure import Asked
 
-ModelOption = Annotated[str | None, typer.Option(help="Demo name, checkpoint directory or hub id.")]
 ExitOption = Annotated[
     str | None,
     typer.Option(

@@ -23,6 +23,32 @@ def depth_histogram_by_task(trace: RunTrace) -> dict[str, tuple[int, ...]]:
     return {task: _histogram(requests, trace.max_loops) for task, requests in by_task.items()}
 
 
+def depth_histogram_by_request(trace: RunTrace) -> dict[str, tuple[int, ...]]:
+    """The depth histogram of each request, by its id."""
+    return {r.id: _histogram([r], trace.max_loops) for r in trace.requests}
+
+
+def depth_histogram_by_position(
+    requests: Iterable[RequestTrace], max_loops: int
+) -> tuple[tuple[int, ...], ...]:
+    """The depth histogram of each place in the output: entry i−1 is of later token i."""
+    counts: list[list[int]] = []
+    for request in requests:
+        for place, depth in enumerate(request.executed_depths[1:]):
+            if place == len(counts):
+                counts.append([0] * max_loops)
+            counts[place][depth - 1] += 1
+    return tuple(map(tuple, counts))
+
+
+def mean_depth_by_position(requests: Iterable[RequestTrace], max_loops: int) -> tuple[float, ...]:
+    """Mean executed depth at each place: entry i−1 over the requests that have a later token i."""
+    return tuple(
+        sum(depth * count for depth, count in enumerate(counts, start=1)) / sum(counts)
+        for counts in depth_histogram_by_position(requests, max_loops)
+    )
+
+
 def mean_depth(trace: RunTrace) -> float | None:
     """Executed loops per later token. None without one."""
     return _mean(executed for executed, _ in trace.later_depths())

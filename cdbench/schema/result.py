@@ -105,6 +105,9 @@ class ModeResult(Record):
         None, description="later tokens per executed depth: entry d−1 counts depth d"
     )
     depth_histogram_by_task: dict[str, list[int]] = Field(default_factory=dict)
+    mean_depth_by_position: list[float] = Field(
+        default_factory=list, description="entry i−1: later token i, over the requests that have it"
+    )
 
 
 class BlockRecord(Record):

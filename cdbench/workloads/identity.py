@@ -5,33 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from cdbench.runtime.core import Request
+from cdbench.schema.workload import RecordedWork
 from cdbench.workloads.arrival_times import ArrivalSchedule
 
 
-class RecordedItem(Protocol):
-    """One recorded request, as ``workload.jsonl`` has it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def prompt(self) -> Sequence[int]: ...
-    @property
-    def tokens(self) -> Sequence[int]: ...
-    @property
-    def executed_depths(self) -> Sequence[int]: ...
-
-
-def workload_hash(recorded: Iterable[RecordedItem], arrivals: ArrivalSchedule) -> str:
+def workload_hash(recorded: Iterable[RecordedWork], arrivals: ArrivalSchedule) -> str:
     """sha256 over prompts, forced tokens, recorded depths and arrivals, in order."""
     items = ([r.id, list(r.prompt), list(r.tokens), list(r.executed_depths)] for r in recorded)
     return _digest(items, arrivals)
 
 
 def difference(
-    requests: Sequence[Request], recorded: Sequence[RecordedItem], arrivals: ArrivalSchedule
+    requests: Sequence[Request], recorded: Sequence[RecordedWork], arrivals: ArrivalSchedule
 ) -> str | None:
     """How what a mode is given differs from the recorded workload; None where it is the same.
 
