@@ -215,7 +215,8 @@ def print_report(result: Result, directory: str, console: Console, full: bool) -
     for table in _more_tables(result, full):
         say(console, "")
         print_table(table, console)
-    say(console, "", *verdict.sentences(result), "", *verdict.validity_lines(result))
+    looks = [line] if (line := verdict.looks_line(result)) else []
+    say(console, "", *verdict.sentences(result), *looks, "", *verdict.validity_lines(result))
     if result.manifest.repeated is not None:
         say(console, *repeated_lines(result.manifest.repeated))
     say(console, f"Written to {directory}")

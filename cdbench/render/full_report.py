@@ -9,7 +9,7 @@ from cdbench.render.formats import Kind
 from cdbench.render.run_report import speedup_cell, timed_adaptive
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.render.waterfall import waterfall_tables
-from cdbench.schema import ModeResult, Result
+from cdbench.schema import IntervalRecord, ModeResult, Result
 
 RATES = (
     ("output_throughput", Kind.NUMBER),
@@ -47,9 +47,11 @@ def full_tables(result: Result) -> list[Table]:
         latency_table(result),
         _by_metric(result, LAUNCHES, "launches of one timed run"),
         _pair_table(result),
+        _break_even_table(result),
         bounds_table(result),
         *waterfall_tables(result),
         *(exit_tables(result.exits) if result.exits is not None else ()),
+        _machine_table(result),
     )
     return [table for table in tables if table.rows or table.notes]
 
@@ -78,6 +80,53 @@ def latency_table(result: Result) -> Table:
     if rows and result.workload.arrivals == "all-at-once":
         notes.append("All requests arrive at once, so e2e is mostly queueing; no ttft is shown.")
     return Table(columns, rows, "latency, mean over repeats of each percentile", tuple(notes))
+
+
+def _break_even_table(result: Result) -> Table:
+    columns = (
+        Column("on equal work", align="left"),
+        Column("an hour may cost, of the other's"),
+        Column("price at which the other costs the same"),
+    )
+    rows = tuple(
+        Row(
+            (
+                text(f"{found.mode} against {found.over}"),
+                _spread_cell(found.price_ratio, Kind.RATIO),
+                _spread_cell(found.baseline_price_per_hour, Kind.NUMBER),
+            )
+        )
+        for found in result.break_even
+    )
+    return Table(columns, rows, "break-even prices per hour, end to end")
+
+
+def _machine_table(result: Result) -> Table:
+    """What the run saw of the machine around its timed repeats."""
+    seen = result.environment
+    columns = (
+        Column("machine", align="left"),
+        Column("median"),
+        Column("least", priority=1),
+        Column("most"),
+    )
+    if seen is None:
+        return Table(columns, ())
+    rows = tuple(
+        Row((text(name), *(Cell(value) for value in (found.median, found.low, found.high))))
+        for name, found in seen.figures.items()
+    )
+    notes = [
+        "Around every repeat. crowding: share of the cores computed on that other processes must "
+        "have taken; waiting: share of the threads' time spent ready without a core."
+    ]
+    if seen.unreadable:
+        notes.append(f"This machine does not tell: {', '.join(seen.unreadable)}.")
+    return Table(columns, rows, f"the machine over {seen.repeats} timed repeats", tuple(notes))
+
+
+def _spread_cell(interval: IntervalRecord, kind: Kind) -> Cell:
+    return Cell(interval.estimate, kind, interval.low, interval.high)
 
 
 def _has(mode: ModeResult, q: str) -> bool:

@@ -25,6 +25,20 @@ def sentences(result: Result) -> list[str]:
     return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in said if sentence]
 
 
+def looks_line(result: Result) -> str:
+    """How a run that waited for a narrow interval came to its end; empty for fixed blocks."""
+    found = result.looks
+    if found is None:
+        return ""
+    planned = ", ".join(map(str, found.after_blocks))
+    reached = "reached" if found.narrow else "not reached"
+    return (
+        f"looks planned after {planned} blocks for a half-width of {found.target:.1%}: {reached} "
+        f"after {found.ended_after}, so intervals here have the level {100 * found.level:.6g} %, which "
+        "keeps 95 % over all looks"
+    )
+
+
 def validity_lines(result: Result) -> list[str]:
     """VALID or INVALID, every reason, and what to mind."""
     found = result.validity
