@@ -34,8 +34,8 @@ def looks_line(result: Result) -> str:
     reached = "reached" if found.narrow else "not reached"
     return (
         f"looks planned after {planned} blocks for a half-width of {found.target:.1%}: {reached} "
-        f"after {found.ended_after}, so intervals here have the level {100 * found.level:.6g} %, which "
-        "keeps 95 % over all looks"
+        f"after {found.ended_after}, so intervals here have the level {100 * found.level:.6g} %, "
+        "which keeps 95 % over all looks"
     )
 
 
