@@ -451,7 +451,6 @@ class RunConfig(Section):
                 "replayed; use recorded, or drop the trace"
             )
         self._check_modes()
-        self._check_interval()
         for later in LATER:
             refuse_later(later.key, _value_at(self, later.key))
         return self
@@ -467,18 +466,6 @@ class RunConfig(Section):
                 raise UsageError(
                     f"mode '{mode}': above exit.max_loops {self.exit.max_loops}; lower its depth"
                 )
-
-    def _check_interval(self) -> None:
-        """An interval to wait for must be one that this run has: ``cdb`` over ``static``."""
-        if self.repeats.interval is None:
-            return
-        ran = {str(mode) for mode in self.resolved_modes}
-        paced = parse_arrivals(self.workload.arrivals).wall_ratios_allowed
-        if "equal" not in self.work or not {"cdb", "static"} <= ran or not paced:
-            raise UsageError(
-                "repeats.interval: waits for the speed-up of cdb over static, which this run does "
-                "not measure; drop it, or run both on equal work, all at once or in a closed loop"
-            )
 
     @property
     def resolved_modes(self) -> tuple[Mode, ...]:

@@ -9,12 +9,20 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from cdbench.bench.equal import RecordedRequest
+from cdbench.metrics.curves import CURVE_STAGES, CurveStage
 from cdbench.metrics.trace import Arrivals, KvFigures, KvShape, RunTrace, Slo
 from cdbench.metrics.work import ModelWork
 from cdbench.models.base import StageCost
 from cdbench.runtime.core import FinishReason, LaunchRecord, RequestResult, Stage
 from cdbench.schema.repeats import ModeFacts
-from cdbench.schema.stages import StageCurves, StageKey
+from cdbench.schema.stages import (
+    StageCurves,
+    StageFloors,
+    StageKey,
+    StagePassPoint,
+    StagePassRecord,
+)
+from cdbench.stages.points import points_of
 from cdbench.stats.blocks import palindrome
 
 LOOPS = 4
@@ -144,25 +152,33 @@ def scripted_workload(seed: int = 0) -> list[RecordedRequest]:
     ]
 
 
-def scripted_stages() -> StageCurves:
-    """Curves and floors that fit the scripted launches roughly: a row costs 1 ms and more."""
-    stages = ("prelude", "core", "core_with_exit", "coda", "coda_with_exit", "prefill")
-    points = [
-        {
-            "stage": stage,
-            "rows": rows,
-            "context": context,
-            "time_s": 0.001 + 0.0002 * rows + 1e-6 * context + 0.0001 * place,
-            "low_s": 0.001,
-            "high_s": 0.002,
-            "passes": 3,
-            "launches": 12,
-            "floor_s": 1e-4,
-        }
-        for place, stage in enumerate(stages)
-        for rows in (1, 2)
-        for context in (1, 200)
+def scripted_passes(count: int = 3) -> list[StagePassRecord]:
+    """Passes over stages that fit the scripted launches roughly: a row costs 1 ms and more."""
+    stages: tuple[CurveStage, ...] = CURVE_STAGES
+    return [
+        StagePassRecord(
+            number=number,
+            points=[
+                StagePassPoint(
+                    stage=stage,
+                    rows=rows,
+                    context=context,
+                    mean_s=(0.001 + 0.0002 * rows + 1e-6 * context + 0.0001 * place)
+                    * (1.0, 0.9, 1.2)[number % 3],
+                    launches=4,
+                )
+                for place, stage in enumerate(stages)
+                for rows in (1, 2)
+                for context in (1, 200)
+            ],
+        )
+        for number in range(count)
     ]
+
+
+def scripted_stages() -> StageCurves:
+    """The curves of three scripted passes, with floors."""
+    passes = scripted_passes()
     work = {
         "weight_bytes": 1e6,
         "row_bytes": 1e3,
@@ -170,6 +186,13 @@ def scripted_stages() -> StageCurves:
         "row_flops": 1e6,
         "position_flops": 1e2,
     }
+    floors = StageFloors.model_validate(
+        {
+            "bandwidth_bytes_per_s": 1e10,
+            "matmul_flops_per_s": 1e11,
+            "work": {stage: work for stage in ("prelude", "core", "coda", "prefill")},
+        }
+    )
     return StageCurves.model_validate(
         {
             "key": {
@@ -180,13 +203,9 @@ def scripted_stages() -> StageCurves:
             "model": "scripted",
             "contexts": [1, 200],
             "rows": "equal",
-            "passes": 3,
-            "points": points,
-            "floors": {
-                "bandwidth_bytes_per_s": 1e10,
-                "matmul_flops_per_s": 1e11,
-                "work": {stage: work for stage in ("prelude", "core", "coda", "prefill")},
-            },
+            "passes": len(passes),
+            "points": points_of(passes, floors),
+            "floors": floors,
             "measured_utc": "2026-01-01T00:00:00+00:00",
             "command": ["cdbench", "run"],
         }

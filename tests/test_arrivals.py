@@ -359,6 +359,28 @@ def test_the_highest_sustained_rate_lies_below_the_first_that_failed() -> None:
     assert highest_sustained_rate([]) == SustainedRate(None, None)
 
 
+def test_a_rate_that_was_not_judged_ends_the_search() -> None:
+    good, bad = (lambda r: OfferedLoad(r, r)), (lambda r: OfferedLoad(r, r / 2))
+    found = highest_sustained_rate([good(1), good(4)], unjudged=[2])
+    assert found == SustainedRate(1, None, 2)
+    assert highest_sustained_rate([good(1), bad(4)], unjudged=[2, 3]) == SustainedRate(1, 4, 2)
+    assert highest_sustained_rate([good(1), bad(4)], unjudged=[8]) == SustainedRate(1, 4)
+    assert highest_sustained_rate([good(2)], unjudged=[2]) == SustainedRate(None, None, 2)
+    assert highest_sustained_rate([bad(2)], unjudged=[1]) == SustainedRate(None, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("open-loop:4", 4.0), ("ramp:1-4", 2.5), ("all-at-once", None), ("closed-loop:2", None)],
+)
+def test_a_ramp_offers_its_mean_rate(text: str, rate: float | None) -> None:
+    spec = parse_arrivals(text)
+    assert spec.mean_rate == rate
+    if rate is not None:
+        offered = ArrivalProcess.read(spec, 0).schedule(40).offered_rate
+        assert offered == pytest.approx(rate)
+
+
 def test_gaps_are_drawn_apart_from_lengths_and_prompts() -> None:
     """The same seed for all of them must not make long prompts come together."""
     gaps = np.diff(offsets("open-loop:1", 500), prepend=0)

@@ -6,27 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from cdbench.bench.equal_memory import request_bytes, residents_that_fit
+from cdbench.bench.equal_memory import request_rows, residents_that_fit
 from cdbench.bench.plan import Subject, make_plan
 from cdbench.cli.main import main
 from cdbench.config import load_config
 from cdbench.errors import UsageError
 from cdbench.grammar import parse_mode
-from cdbench.metrics.trace import KvShape
-from cdbench.runtime.core import Request
+from cdbench.runtime.core import Request, Stage
+from cdbench.runtime.kv_cache import CacheShape
 from cdbench.schema import read_result
 
-# 10 bytes for each row of K and V: 2 · kv_heads 1 · head_dim 5 · 1 byte.
-SHAPE = KvShape(
-    prelude_layers=1,
-    core_layers=2,
-    coda_layers=1,
-    kv_heads=1,
-    head_dim=5,
-    element_bytes=1,
-    slots=4,
-)
-FULL = 10 * (1 + 4 * 2 + 1)
+# Rows of unlike size a stage; a token at full depth keeps 4 core rows and one of each other stage.
+SHAPE = CacheShape(4, {Stage.PRELUDE: 10, Stage.CORE: 20, Stage.CODA: 10})
+CORE_ONLY = CacheShape(4, {Stage.CORE: 20})
 
 
 @pytest.fixture(scope="module")
@@ -44,36 +36,49 @@ def test_an_adaptive_request_keeps_the_slots_of_the_loops_it_executed(
 ) -> None:
     one = request("a", prompt=3, depths=[4, 1, 2])
     # 3 prompt tokens in all 4 slots, the first token (fed back) at depth 1, the second at depth 2.
-    own = 3 * FULL + 10 * (2 + 1 * 2) + 10 * (2 + 2 * 2)
-    assert request_bytes(subjects["cdb"], SHAPE, one) == own
-    assert request_bytes(subjects["static"], SHAPE, one) == 5 * FULL
+    boundary = {Stage.PRELUDE: 5, Stage.CODA: 5}
+    assert request_rows(subjects["cdb"], SHAPE, one) == boundary | {Stage.CORE: 3 * 4 + 1 + 2}
+    assert request_rows(subjects["static"], SHAPE, one) == boundary | {Stage.CORE: 5 * 4}
 
 
 def test_a_fixed_depth_keeps_no_more_slots_than_its_loops(subjects: dict[str, Subject]) -> None:
-    shape = KvShape(1, 2, 1, 1, 5, 1, slots=2)
+    shape = CacheShape(2, {Stage.CORE: 20})
     one = request("a", prompt=3, depths=[4, 1, 2])
-    assert request_bytes(subjects["static@2"], shape, one) == 5 * 10 * (1 + 2 * 2 + 1)
+    assert request_rows(subjects["static@2"], shape, one) == {Stage.CORE: 5 * 2}
 
 
 def test_the_largest_requests_decide_how_many_fit(subjects: dict[str, Subject]) -> None:
     requests = [request(str(n), prompt=n, depths=[4]) for n in (1, 3, 2)]
     static = subjects["static"]
-    assert residents_that_fit(static, SHAPE, requests, 3 * FULL) == 1
-    assert residents_that_fit(static, SHAPE, requests, 5 * FULL - 1) == 1
-    assert residents_that_fit(static, SHAPE, requests, 5 * FULL) == 2
-    assert residents_that_fit(static, SHAPE, requests, 100 * FULL) == 3
+    # 12, 8 and 4 core rows, and one to spare for each.
+    for rows, fit in ((13, 1), (21, 1), (22, 2), (27, 3), (100, 3)):
+        assert residents_that_fit(static, CORE_ONLY, requests, rows * 20) == fit
     with pytest.raises(UsageError, match=r"do not hold the longest request of mode static"):
-        residents_that_fit(static, SHAPE, requests, 3 * FULL - 1)
+        residents_that_fit(static, CORE_ONLY, requests, 12 * 20)
 
 
-def test_a_run_gives_the_adaptive_mode_more_residents_of_the_same_memory(tmp_path: Path) -> None:
-    out = tmp_path / "run"
+def test_every_stages_pool_must_hold_them(subjects: dict[str, Subject]) -> None:
+    """Pools are made for tokens at half their slots: full depth runs out of core rows first."""
+    requests = [request(str(n), prompt=1, depths=[4]) for n in range(50)]
+    budget = 60 * (10 + 2 * 20 + 10)
+    assert SHAPE.pool_rows(budget) == {Stage.PRELUDE: 60, Stage.CORE: 120, Stage.CODA: 60}
+    assert residents_that_fit(subjects["static"], SHAPE, requests, budget) == 120 // 5
+    # Without layers beside the core, all of the budget is the core's.
+    assert residents_that_fit(subjects["static"], CORE_ONLY, requests, budget) == 180 // 5
+
+
+@pytest.mark.parametrize("model", ["demo-ouro", "demo-huginn"])
+def test_a_run_gives_the_adaptive_mode_more_residents_of_the_same_memory(
+    model: str, tmp_path: Path
+) -> None:
+    """Also where prelude and coda have layers, and so pools of their own."""
+    out, budget = tmp_path / "run", 3_000_000
     code = main(
         [
-            "run",
+            *("run", "--model", model, "--dense", "", "--modes", "static,cdb", "--stages", "none"),
             *("--limit", "2", "--requests", "12", "--blocks", "1", "--work", "equal"),
-            *("--modes", "static,cdb", "--set", "equal=memory", "--set", "kv.budget_bytes=4000000"),
-            *("--set", "stages=none", "--out", str(out)),
+            *("--equal", "memory", "--set", f"kv.budget_bytes={budget}", "--out", str(out)),
+            *("--set", "workload.max_new_tokens=24"),
         ]
     )
     assert code == 3  # one block has no interval
@@ -84,7 +89,7 @@ def test_a_run_gives_the_adaptive_mode_more_residents_of_the_same_memory(tmp_pat
     assert 1 <= static.max_residents < cdb.max_residents
     for mode in (static, cdb):
         assert mode.metrics["preemptions"] == 0
-        assert (mode.metrics["peak_kv_bytes"] or 0) <= 4_000_000
+        assert (mode.metrics["peak_kv_bytes"] or 0) <= budget
 
 
 def test_memory_cannot_be_equal_without_a_budget(capsys: pytest.CaptureFixture[str]) -> None:

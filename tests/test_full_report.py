@@ -47,6 +47,20 @@ def test_prices_and_the_machine_show_only_where_they_are_known(result: Result) -
     assert "does not tell: temperature_c" in printed
 
 
+def test_a_speed_up_over_static_says_how_it_would_move_with_other_requests(
+    result: Result,
+) -> None:
+    """Around itself; 3 requests are too few for an interval. Other pairs say nothing."""
+    for found in result.comparisons:
+        if (found.mode, found.over) != ("cdb", "static"):
+            assert found.over_requests is None
+            continue
+        assert found.over_requests is not None
+        assert found.over_requests.estimate == pytest.approx(found.speedup.estimate)
+        assert (found.over_requests.low, found.over_requests.n) == (None, 3)
+    assert "bootstrap over the requests" in shown(result)
+
+
 def test_break_even_follows_from_the_end_to_end_speed_up(result: Result) -> None:
     (found,) = break_evens(2.0, result.comparisons)
     (speedup,) = [c for c in result.comparisons if (c.mode, c.scope) == ("cdb", "e2e")]

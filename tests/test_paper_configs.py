@@ -27,13 +27,14 @@ MAY_DIFFER = (
     "base.dtype",
     "base.exit.max_loops",
     "base.engine.",
+    "base.kv.budget_fraction",
     "base.workload.source",
     "base.workload.requests",
     "base.workload.output",
     "base.workload.max_new_tokens",
     "base.workload.prompt_tokens",
 )
-"""Model, sizes, workload and its lengths."""
+"""Model, sizes and the memory they may take, workload and its lengths."""
 
 
 def test_the_papers_experiments_are_there() -> None:
@@ -59,7 +60,11 @@ def test_every_shipped_sweep_expands(name: str) -> None:
     assert len(sweep.cells) > 1
     if sweep.verb == "run":
         assert columns(sweep.show, [cell.config for cell in sweep.cells])
-        assert all(c.config.repeats.blocks * sweep.rounds >= 6 for c in sweep.cells)
+        # Every cell at several random times, and enough blocks over all of them.
+        assert sweep.rounds > 1
+        assert all(c.config.repeats.blocks * sweep.rounds == 6 for c in sweep.cells)
+        shared = name.endswith(".gpu")
+        assert all((c.config.kv.budget_fraction is not None) == shared for c in sweep.cells)
     else:
         assert stage_columns(sweep.show)
     for cell in sweep.cells:

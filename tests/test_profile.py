@@ -14,7 +14,7 @@ from cdbench.cli.main import main
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.metrics.trace import Slo
-from cdbench.profile.grid import Axes, profile_base, profile_sweep
+from cdbench.profile.grid import Axes, profile_base, profile_name, profile_sweep
 from cdbench.profile.recommend import needed, recommend
 from cdbench.profile.served import Served, attained, completed_rate, goodput, judged
 from cdbench.profile.tail import full_depth_share, full_depth_task, tail
@@ -25,6 +25,7 @@ from cdbench.schema import (
     IntervalRecord,
     ModeResult,
     RequestRecord,
+    Validity,
     write_requests,
     write_result,
 )
@@ -257,6 +258,38 @@ def test_a_configuration_wins_over_the_profiles_own_choice(tmp_path: Path) -> No
     assert base["work"] == "equal"
 
 
+def test_an_interval_to_wait_for_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "base.yaml"
+    file.write_text("repeats: {blocks: 7, interval: 0.02}\n")
+    for given, overrides in ((str(file), []), (None, ["repeats.interval=0.02"])):
+        base = profile_base(given, overrides, {}, "cdb")
+        (cell,) = expand(profile_sweep(base, Axes(), "profile"), "profile").cells
+        assert cell.config.repeats.interval is None
+    assert base["repeats"] == {"interval": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (None, "profile-demo-ouro"),
+        ("demo-huginn", "profile-demo-huginn"),
+        ("owner/Model-1.4B", "profile-owner-Model-1.4B"),
+        ("../a dir/", "profile-a-dir"),
+    ],
+)
+def test_the_default_directory_names_the_model(
+    model: str | None,
+    name: str,
+    serving: FakeServing,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert profile_name({} if model is None else {"model": model}) == name
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", *(["--model", model] if model else [])]) == 0
+    assert (tmp_path / "results" / "runs" / f"sweep-{name}" / "profile.json").is_file()
+
+
 def test_full_depth_beside_thresholds_needs_the_rules_name() -> None:
     with pytest.raises(UsageError, match="add --exit RULE"):
         profile_sweep({}, Axes(thresholds=["none", 0.5]), "profile")
@@ -268,9 +301,15 @@ class FakeServing:
     def __init__(self, requests: int = 300) -> None:
         self.requests = requests
         self.ran = 0
+        self.unlucky: dict[str, str] = {}
+        """Arrivals whose cell comes out INVALID, or fails."""
 
     def __call__(self, config: RunConfig, directory: Path) -> bool:
         self.ran += 1
+        if self.unlucky.get(config.workload.arrivals) == "failed":
+            raise UsageError("out of luck")
+        bad = config.workload.arrivals in self.unlucky
+        validity = Validity(verdict="INVALID" if bad else "VALID", reasons=["busy"] if bad else [])
         loops = config.exit.max_loops or 4
         deep = 0.1 * loops
         easy = self.requests * 9 // 10
@@ -299,7 +338,8 @@ class FakeServing:
             tpot={"p50": 0.1, "p90": deep, "p95": deep, "p99": None},
             e2e={"p50": 1.2, "p90": 1 + 2 * deep, "p95": 1 + 2 * deep, "p99": None},
         )
-        write_result(directory, small_result(modes={"cdb": mode}, blocks=blocks, accuracy=None))
+        done = small_result(modes={"cdb": mode}, blocks=blocks, accuracy=None, validity=validity)
+        write_result(directory, done)
         return True
 
 
@@ -366,6 +406,44 @@ def test_rates_kept_up_with_are_said(
     ]
     assert closing_lines(document)[0] == document.sustained[0]
     assert all(table.rows for table in tables(document))
+
+
+@pytest.mark.parametrize(
+    ("unlucky", "said"),
+    [
+        (0.25, "keeps up with 0.125 requests/s, but not 4, 0.25 was not judged"),
+        (
+            0.125,
+            "0.125 requests/s, the lowest rate, was not judged, and it does not keep up with 4",
+        ),
+    ],
+)
+@pytest.mark.parametrize("how", ["INVALID", "failed"])
+def test_a_rate_that_was_not_judged_is_not_skipped(
+    how: str,
+    unlucky: float,
+    said: str,
+    serving: FakeServing,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    serving.unlucky = {f"open-loop:{unlucky:g}": how}
+    arguments = ["--rates", "0.125,0.25,0.5,4", "--out", str(tmp_path / "o"), "--json"]
+    assert main(["profile", *arguments]) == 3
+    document = ProfileDocument.model_validate(json.loads(capsys.readouterr().out))
+    assert document.sustained == [f"cdf@0.5, max_loops 4, width 128: {said}"]
+
+
+def test_a_ramp_counts_with_its_mean_rate(
+    serving: FakeServing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # 60 requests in 61 s are enough for 0.2 a second, and not for the 2.1 of the whole ramp
+    arguments = ["--set", "workload.arrivals=ramp:0.2-4", "--out", str(tmp_path / "o"), "--json"]
+    assert main(["profile", *arguments]) == 0
+    document = ProfileDocument.model_validate(json.loads(capsys.readouterr().out))
+    assert document.sustained == [
+        "cdf@0.5, max_loops 4, width 128: not shown to keep up with even 2.1 requests/s"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,14 @@ from cdbench.bench.compared import compare
 from cdbench.bench.derived import EqualWork, equal_sections, exits_of
 from cdbench.bench.directory import RunDirectory
 from cdbench.bench.equal import RecordedRequest, TimedRun, TimedSubject
+from cdbench.bench.equal_check import unequal_work
 from cdbench.bench.figures import mode_figures
 from cdbench.bench.raw import ContradictionError, read_raw, read_run
 from cdbench.bench.rederive import check, differences, rederive
+from cdbench.bench.validity import RunFacts, TimedFacts, judge
 from cdbench.cli.main import main
 from cdbench.errors import UsageError
+from cdbench.machine.summary import summarise as summarise_machine
 from cdbench.metrics.registry import evaluate
 from cdbench.metrics.trace import Arrivals, LaunchTrace, RunTrace
 from cdbench.metrics.work import ModelWork
@@ -42,6 +45,7 @@ from cdbench.schema import (
     read_result,
     to_json,
 )
+from cdbench.schema.environment import CpuEnvironment, RepeatEnvironment
 from cdbench.schema.launches import (
     StoredLaunch,
     member_name,
@@ -61,6 +65,7 @@ from tests.recorded import (
     LOOPS,
     ScriptedRun,
     scripted_blocks,
+    scripted_passes,
     scripted_run,
     scripted_stages,
     scripted_workload,
@@ -71,12 +76,18 @@ MODES = ("static", "cdb")
 WORKLOAD = scripted_workload()
 
 
+def scripted_verdict(runs: Sequence[ScriptedRun]) -> Validity:
+    """Nothing is wrong with these runs but that there may be too few."""
+    blocks = len({run.block for run in runs})
+    return judge(RunFacts(timed=TimedFacts(blocks=blocks, requests=len(WORKLOAD))))
+
+
 def scripted_result(runs: Sequence[ScriptedRun], stages: StageCurves | None = None) -> Result:
     """What the summary of these runs says."""
     work = EqualWork.of(runs, FACTS, WORKLOAD, 512, stages)
     return Result(
         status="complete",
-        validity=Validity(verdict="VALID"),
+        validity=scripted_verdict(runs),
         manifest=MANIFEST,
         config={"engine": {"prefill_tokens": 512}},
         workload=Workload(
@@ -99,22 +110,35 @@ def scripted_result(runs: Sequence[ScriptedRun], stages: StageCurves | None = No
         },
         **vars(equal_sections(work)),
         exits=exits_of({}, work.runs, dict.fromkeys(MODES, LOOPS)),
-        files={"requests": "requests.jsonl"},
+        files={"requests": "requests.jsonl"}
+        | ({"stages": "stages.jsonl"} if stages is not None else {}),
         stages=stages.model_dump(mode="json") if stages is not None else None,
     )
 
 
 def written(
-    path: Path, blocks: int = 6, *, finished: bool = True, stages: StageCurves | None = None
+    path: Path,
+    blocks: int = 6,
+    *,
+    finished: bool = True,
+    stages: StageCurves | None = None,
+    environment: RepeatEnvironment | None = None,
 ) -> Path:
     """A run directory with scripted runs."""
     runs = scripted_blocks(MODES, blocks)
     directory = RunDirectory.create(str(path), "scripted")
     directory.keep_workload(WORKLOAD)
     for run in runs:
-        directory.keep_repeat(run, FACTS[run.trace.mode])
+        seen = environment.model_dump(mode="json") if environment is not None else None
+        directory.keep_repeat(run, FACTS[run.trace.mode], seen)
+    for passed in scripted_passes() if stages is not None else ():
+        directory.keep_stage_pass(passed)
     if finished:
-        directory.finish(scripted_result(runs, stages))
+        result = scripted_result(runs, stages)
+        if environment is not None:
+            seen_all = summarise_machine([environment] * len(runs), compute_threads=1)
+            result = result.model_copy(update={"environment": seen_all})
+        directory.finish(result)
     return path
 
 
@@ -149,7 +173,7 @@ def test_a_run_is_rederived_from_its_directory(real: Path) -> None:
     assert to_json(again) == to_json(result)
     assert len(raw.repeats) == len(result.blocks) > 0
     assert set(raw.passes) == {"static", "static@auto", "cdb"}
-    assert set(result.files) == {"requests", "repeats", "workload", "launches"}
+    assert set(result.files) == {"requests", "repeats", "workload", "launches", "stages"}
     assert all((real / name).is_file() for name in result.files.values())
     assert not list(real.glob("**/*.partial"))
 
@@ -214,16 +238,26 @@ def slower_launch(directory: Path) -> None:
     np.savez(directory / "launches.npz", **columns)
 
 
-def nicer_result(directory: Path) -> None:
-    document = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+def edit_result(change: Callable[[dict[str, Any]], Any]) -> Any:
+    def edit(directory: Path) -> None:
+        path = directory / "result.json"
+        document = json.loads(path.read_text(encoding="utf-8"))
+        change(document)
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+    return edit
+
+
+def faster(document: dict[str, Any]) -> None:
     document["comparisons"][0]["speedup"]["estimate"] *= 1.001
-    (directory / "result.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def forgotten_mode(directory: Path) -> None:
-    document = json.loads((directory / "result.json").read_text(encoding="utf-8"))
-    del document["modes"]["cdb"]
-    (directory / "result.json").write_text(json.dumps(document), encoding="utf-8")
+def other_token(record: dict[str, Any]) -> None:
+    record["tokens"][-1] += 1
+
+
+def acquitted(document: dict[str, Any]) -> None:
+    document["validity"] |= {"verdict": "VALID", "reasons": []}
 
 
 def shallower(record: dict[str, Any]) -> None:
@@ -251,8 +285,20 @@ def less_asked(record: dict[str, Any]) -> None:
         (edit_line("workload.jsonl", shallower), "workload.hash"),
         (edit_line("workload.jsonl", less_asked), "bounds.cdb.work_bound.value"),
         (slower_launch, "ms_per_loop"),
-        (nicer_result, "comparisons[0].speedup.estimate"),
-        (forgotten_mode, "cdb was measured"),
+        (edit_result(faster), "comparisons[0].speedup.estimate"),
+        (edit_result(lambda d: d["modes"].pop("cdb")), "cdb was measured"),
+        (
+            edit_line("requests.jsonl", other_token),
+            "lacks 'mode static: output tokens differ from the recorded ones'",
+        ),
+        (edit_line("requests.jsonl", lambda r: r.update(error="x")), "1 requests failed (x)"),
+        (edit_line("requests.jsonl", lambda r: r.update(id="x")), "not in the workload"),
+        (
+            edit_line("workload.jsonl", shallower),
+            "lacks 'mode cdb: executed depths differ from the recorded ones (in 4 repeats)'",
+        ),
+        (edit_result(acquitted), "lacks '2 blocks were timed; an interval needs 6'"),
+        (edit_result(lambda d: d["validity"].update(verdict="VALID")), "VALID with 1 reason"),
     ],
 )
 def test_a_changed_file_is_caught(tamper: Any, words: str, tmp_path: Path) -> None:
@@ -262,9 +308,125 @@ def test_a_changed_file_is_caught(tamper: Any, words: str, tmp_path: Path) -> No
     assert any(words in line for line in found), found[:3]
 
 
-@pytest.mark.parametrize("name", ["requests.jsonl", "result.json", "launches.npz"])
+def test_tokens_of_another_vocabulary_and_depths_of_a_dense_model_are_their_own() -> None:
+    run = scripted_run("cdb")
+    changed = [
+        replace(r, tokens=[t + 1 for t in r.tokens], executed_depths=[LOOPS] * len(r.tokens))
+        for r in run.results
+    ]
+    other = replace(run, trace=replace(run.trace, requests=changed))
+    tokens, depths = (
+        f"mode cdb: {what} differ from the recorded ones (in 2 repeats)"
+        for what in ("output tokens", "executed depths")
+    )
+    assert unequal_work([run, run], WORKLOAD, {"cdb"}) == []
+    assert unequal_work([other, other], WORKLOAD, {"cdb"}) == [tokens, depths]
+    assert unequal_work([other, other], WORKLOAD, ()) == [tokens]
+    assert unequal_work([other, other], WORKLOAD, (), {"cdb"}) == []
+    fewer = replace(run, trace=replace(run.trace, requests=run.results[:2]))
+    found = unequal_work([fewer], WORKLOAD, (), {"cdb"})
+    assert len(found) == 1
+    assert "output tokens instead of" in found[0]
+
+
+def dearer(record: dict[str, Any]) -> None:
+    record["points"][0]["mean_s"] *= 1.5
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (edit_line("stages.jsonl", dearer), "stages.points[0].time_s"),
+        (edit_line("stages.jsonl", dearer, 2), "stages.points[0].high_s"),
+        (edit_line("stages.jsonl", lambda r: r["points"].pop()), "stages.points[23].passes"),
+        (edit_line("stages.jsonl", lambda r: r["points"][0].update(launches=9)), "0].launches"),
+        (drop_line("stages.jsonl", 1), "stages.passes"),
+        (edit_result(lambda d: d["stages"]["points"][3].update(low_s=1e-6)), "points[3].low_s"),
+        (edit_result(lambda d: d["stages"]["points"].pop()), "stage curves of result.json"),
+        (edit_result(lambda d: d.update(stages=None)), "3 passes, but result.json has no curves"),
+        (lambda path: (path / "stages.jsonl").write_text(""), "stages.jsonl has no pass"),
+    ],
+)
+def test_changed_stage_curves_or_passes_are_caught(tamper: Any, words: str, tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", stages=scripted_stages())
+    assert check(directory) == []
+    tamper(directory)
+    found = check(directory)
+    assert any(words in line for line in found), found[:3]
+
+
+def test_stage_curves_from_a_file_have_no_passes(tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", stages=scripted_stages())
+    (directory / "stages.jsonl").unlink()
+    edit_result(lambda d: (d["files"].pop("stages"), d["config"].update(stages="s.json")))(
+        directory
+    )
+    assert check(directory) == []
+    edit_result(lambda d: d["config"].update(stages="measure"))(directory)
+    assert check(directory) == ["stages: measured in the run, but stages.jsonl has no pass"]
+
+
+QUIET = RepeatEnvironment(
+    wall_s=1.0, cpu=CpuEnvironment(usable_cores=1, own_cpu_s=1.0, foreign_cpu_s=0.0)
+)
+
+
+def busy(record: dict[str, Any]) -> None:
+    record["environment"]["cpu"] |= {"own_cpu_s": 0.5, "foreign_cpu_s": 0.5}
+
+
+def calmer(document: dict[str, Any]) -> None:
+    document["environment"]["figures"]["foreign_cores"]["high"] = -0.5
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (edit_result(calmer), "environment.figures.foreign_cores.high"),
+        (edit_result(lambda d: d.update(environment=None)), "environment: result.json has nothing"),
+        (edit_line("repeats.jsonl", busy), "environment.figures.foreign_cores.high"),
+        (edit_line("repeats.jsonl", lambda r: r["environment"].pop("wall_s")), "wall_s: Field"),
+    ],
+)
+def test_a_changed_machine_is_caught(tamper: Any, words: str, tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=2, environment=QUIET)
+    assert check(directory) == []
+    tamper(directory)
+    found = check(directory)
+    assert any(words in line for line in found), found[:3]
+
+
+def test_a_disturbed_machine_must_be_among_the_reasons(tmp_path: Path) -> None:
+    cpu = CpuEnvironment(usable_cores=1, own_cpu_s=0.5, foreign_cpu_s=0.5)
+    directory = written(tmp_path / "a", environment=RepeatEnvironment(wall_s=1.0, cpu=cpu))
+    (found,) = check(directory)
+    assert found.startswith("validity.reasons: result.json lacks")
+    assert "other processes took" in found
+
+
+def test_looks_are_made_again_and_give_the_level_of_every_interval(tmp_path: Path) -> None:
+    directory = written(tmp_path / "a")
+    edit_result(lambda d: d["config"].update(repeats={"blocks": 6, "interval": 0.05}))(directory)
+    result, raw = read_run(directory)
+    again = rederive(result, raw)
+    assert again.looks is not None
+    assert (again.looks.ended_after, again.looks.after_blocks) == (6, [6, 12, 24])
+    assert again.looks.level > 0.99
+    (speedup,) = [c.speedup for c in again.comparisons if (c.mode, c.scope) == ("cdb", "e2e")]
+    assert speedup == again.looks.speedup
+    # A result that says nothing of its looks has intervals of another level, and both are seen.
+    found = check(directory)
+    assert any(line.startswith("looks: result.json has nothing") for line in found)
+    assert any(".speedup.low" in line for line in found)
+    RunDirectory(directory).finish(again)
+    assert check(directory) == []
+    edit_result(lambda d: d["looks"].update(level=0.95))(directory)
+    assert [line.partition(":")[0] for line in check(directory)] == ["looks.level"]
+
+
+@pytest.mark.parametrize("name", ["requests.jsonl", "result.json", "launches.npz", "stages.jsonl"])
 def test_a_missing_file_is_a_usage_error_that_names_it(name: str, tmp_path: Path) -> None:
-    directory = written(tmp_path / "a", blocks=1)
+    directory = written(tmp_path / "a", blocks=1, stages=scripted_stages())
     (directory / name).unlink()
     with pytest.raises(UsageError, match=name.replace(".", r"\.")):
         check(directory)

@@ -362,6 +362,14 @@ def test_under_json_the_document_is_all_there_is(
     assert err == ""
 
 
+def test_an_interval_to_wait_for_is_dropped(prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    flags = ["--exit", f"cdf@{Q}", "--agreement", "none", "--set", "repeats.interval=0.02"]
+    assert record(prompts, *flags, "--out", out) == 0
+    config = json.loads((out / "record.json").read_text())["config"]
+    assert config["repeats"] == {"blocks": 6, "max_seconds": None, "interval": None}
+
+
 def test_random_weights_are_marked(capsys: Capture, prompts: Path, tmp_path: Path) -> None:
     flags = ["--exit", "cdf@0.5", "--weights", "random:1", "--dtype", "float64"]
     assert record(prompts, *flags, "--out", tmp_path / "a") == 0

@@ -232,6 +232,20 @@ def test_an_output_directory_in_use_or_unwritable_is_refused_before_the_run(
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_synthetic_depths_are_what_was_asked_for_and_the_run_says_so(tmp_path: Path) -> None:
+    """Whatever the live signal of a replayed token would have asked for."""
+    small = ("--blocks", "1", "--stages", "none", "--modes", "static,cdb", "--work", "equal")
+    assert run("--out", str(tmp_path / "a"), "--depths", "full", *small) == 3
+    result = read_result(tmp_path / "a")
+    cdb = result.modes["cdb"].metrics
+    assert cdb["mean_depth"] == cdb["requested_depth"] == result.modes["cdb"].max_loops
+    assert (cdb["wasted_loops"], cdb["short_loops"]) == (0, 0)
+    assert result.bounds["cdb"]["flop_bound"].value == 1.0
+    assert result.workload.synthetic is not None
+    assert "depths" not in result.workload.replayed
+    assert any("synthetic" in flag for flag in result.validity.flags)
+
+
 def test_the_ci_run_repeats_its_counters_to_the_digit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cdbench.bench.equal import TimedRun, TimedSubject
+from cdbench.bench.rederive import check
 from cdbench.cli.main import main
 from cdbench.resources import demo_path
 from cdbench.schema import Validity, read_result
@@ -27,6 +29,8 @@ def verdict(out: Path, *arguments: str) -> Validity:
     code = main([*SMALL, "--out", str(out), *arguments])
     found = read_result(out).validity
     assert code == (3 if found.verdict == "INVALID" else 0)
+    # What spoiled it is in the raw records too: they lead to the same verdict.
+    assert check(out) == []
     return found
 
 
@@ -42,11 +46,19 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Spoil], None]:
             label = self.subject.label
             if label not in once:
                 once[label] = timed(self, block, order)
-            return change(self, replace(once[label], block=block, order=order))
+            made = change(self, replace(once[label], block=block, order=order))
+            return replace(made, trace=replace(made.trace, requests=made.results))
 
         monkeypatch.setattr(TimedSubject, "run", run)
 
     return use
+
+
+def with_first(run: TimedRun, **changes: Any) -> TimedRun:
+    """The run with its first request changed, in its results and in the trace made of them."""
+    first, *rest = run.results
+    results = (replace(first, **changes), *rest)
+    return replace(run, results=results, trace=replace(run.trace, requests=results))
 
 
 def unchanged(_: TimedSubject, run: TimedRun) -> TimedRun:
@@ -61,8 +73,7 @@ def test_a_run_that_nothing_spoils_is_valid(tmp_path: Path, spoil: Callable[[Spo
 
 def test_a_failing_request(tmp_path: Path, spoil: Callable[[Spoil], None]) -> None:
     def fails(_: TimedSubject, run: TimedRun) -> TimedRun:
-        first, *rest = run.results
-        return replace(run, results=(replace(first, error="no room"), *rest))
+        return with_first(run, error="no room")
 
     spoil(fails)
     found = verdict(tmp_path / "a")
@@ -72,10 +83,10 @@ def test_a_failing_request(tmp_path: Path, spoil: Callable[[Spoil], None]) -> No
 
 def test_unequal_tokens(tmp_path: Path, spoil: Callable[[Spoil], None]) -> None:
     def writes_less(subject: TimedSubject, run: TimedRun) -> TimedRun:
-        first, *rest = run.results
         if subject.subject.label == "static":
             return run
-        return replace(run, results=(replace(first, tokens=first.tokens[:-1]), *rest))
+        lists = ("tokens", "token_s", "executed_depths", "requested_depths")
+        return with_first(run, **{name: getattr(run.results[0], name)[:-1] for name in lists})
 
     spoil(writes_less)
     found = verdict(tmp_path / "a")
@@ -85,8 +96,7 @@ def test_unequal_tokens(tmp_path: Path, spoil: Callable[[Spoil], None]) -> None:
 
 def test_other_tokens_of_the_same_number(tmp_path: Path, spoil: Callable[[Spoil], None]) -> None:
     def writes_other(_: TimedSubject, run: TimedRun) -> TimedRun:
-        first, *rest = run.results
-        return replace(run, results=(replace(first, tokens=[0] * len(first.tokens)), *rest))
+        return with_first(run, tokens=[0] * len(run.results[0].tokens))
 
     spoil(writes_other)
     found = verdict(tmp_path / "a")

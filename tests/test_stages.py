@@ -18,8 +18,9 @@ from cdbench.render.stage_plot import draw
 from cdbench.render.stage_table import stage_table
 from cdbench.runtime.core import ExitPolicy, LaunchRecord, Stage
 from cdbench.schema.files import read_document, write_document
-from cdbench.schema.stages import StageCurves, StageFloors, StageWork
+from cdbench.schema.stages import StageCurves, StageFloors, StagePoint, StageWork
 from cdbench.stages import floors as floors_module
+from cdbench.stages import meter
 from cdbench.stages.cells import (
     Cell,
     Company,
@@ -37,8 +38,9 @@ from cdbench.stages.grid import (
     later_contexts,
     widths,
 )
-from cdbench.stages.key import differences, read_curves, stage_key
-from cdbench.stages.meter import StageMeter
+from cdbench.stages.key import differences, read_curves, stage_key, uncovered
+from cdbench.stages.meter import StageMeter, affordable_positions, affordable_width
+from cdbench.workloads.resolve import free_bytes
 from tests import staged, tiny
 
 TEXTS = [[5, 7, 9, 11, 13], [2, 3, 4]]
@@ -266,6 +268,32 @@ def test_a_point_is_the_median_of_its_passes_with_the_fastest_and_the_slowest(
     assert document.contexts == [8, 20]
 
 
+def test_a_pass_that_is_broken_off_leaves_nothing_and_a_whole_one_its_means(
+    prompts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = StageMeter(plan(prompts), [8], TEXTS, width=1, clock=SteppingClock())
+    meter.one_pass()
+    before, timed = meter.curves().points, 0
+    one_cell = meter._time
+
+    def breaks_off(cell: Cell, keep: bool) -> None:
+        nonlocal timed
+        timed += 1
+        if timed > 2:
+            raise KeyboardInterrupt
+        one_cell(cell, keep)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(meter, "_time", breaks_off)
+        with pytest.raises(KeyboardInterrupt):
+            meter.one_pass()
+    assert (meter.passes, meter.curves().points) == (1, before)
+    meter.one_pass()
+    last = {(p.stage, p.rows, p.context): p.launches for p in meter.last_pass.points}
+    assert (meter.last_pass.number, len(last)) == (1, len(before))
+    assert all(p.launches == 2 * last[p.stage, p.rows, p.context] for p in meter.curves().points)
+
+
 @pytest.mark.parametrize(
     ("rule", "stages"),
     [
@@ -329,6 +357,25 @@ def test_a_floor_is_the_longer_of_moving_and_computing() -> None:
     assert floors.floor_s("core_with_exit", 100, 5) == pytest.approx(210.0)
     slow = floors.model_copy(update={"matmul_flops_per_s": 10.0})
     assert slow.floor_s("core", 100, 5) == pytest.approx(700.0)
+
+
+def test_a_floor_is_that_of_attention_that_pads_to_the_longest_row() -> None:
+    work = StageWork(
+        weight_bytes=0.0, row_bytes=2.0, position_bytes=1.0, row_flops=0.0, position_flops=0.0
+    )
+    floors = StageFloors(bandwidth_bytes_per_s=1, matmul_flops_per_s=1, work={"core": work})
+    padded = floors.floor_s("core", 2, 10)  # rows that attend to 10 and to 4 positions
+    assert padded == 2 * floors.floor_s("core", 1, 10)
+    assert padded > floors.floor_s("core", 1, 10) + floors.floor_s("core", 1, 4)
+    for text in (StageFloors.__doc__, StagePoint.model_fields["floor_s"].description):
+        assert "longest one's context" in " ".join((text or "").split())
+
+
+def test_the_help_names_every_width_that_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stages", "--help"]) == 0
+    assert "three quarters of engine.width" in " ".join(
+        capsys.readouterr().out.replace("`", "").split()
+    )
 
 
 def test_what_a_stage_moves_and_computes_by_hand() -> None:
@@ -569,3 +616,22 @@ def test_other_files_are_not_replaced_even_by_force(
     assert main([*arguments, "--out", str(other), "--force"]) == 2
     assert "holds no stage curves" in capsys.readouterr().err
     assert other.read_text() == "{}"
+
+
+def test_saved_curves_reach_a_quarter_beyond_their_contexts(document: StageCurves) -> None:
+    low, high = document.contexts[0], document.contexts[-1]
+    assert uncovered(document, [low, high]) is None
+    assert uncovered(document, [low, int(high * 1.2)]) is None
+    why = uncovered(document, [low, high * 2])
+    assert why is not None
+    assert f"{low} to {high}" in why
+
+
+def test_cells_are_no_wider_than_free_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(load_config(flags={"work": "equal", "dense": "", "model": "demo-ouro"}))
+    assert affordable_width(plan, 64, 100) == 64
+    positions = affordable_positions(plan)
+    monkeypatch.setattr(meter, "free_bytes", lambda device: 400 * free_bytes(device) // positions)
+    assert 300 <= affordable_positions(plan) <= 500
+    assert affordable_width(plan, 64, 100) in (3, 4, 5)
+    assert affordable_width(plan, 64, 1000) == 1

@@ -153,6 +153,15 @@ def test_every_wrong_cell_is_named_at_once() -> None:
     assert "exit.max_loops: 0 is refused" in message
 
 
+def test_an_interval_to_wait_for_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"cell 2 \(repeats.interval=0.02\): repeats.interval: "):
+        sweep_of(grid={"repeats.interval": [None, 0.02]})
+    file = parse_sweep({"name": "s", "base": {**BASE, "repeats": {"interval": 0.02}}}, "s")
+    with pytest.raises(UsageError, match=r"add --set repeats\.interval=null"):
+        expand(file, "s")
+    assert expand(file, "s", set_values(["repeats.interval=null"], file.varied)).cells
+
+
 def test_a_rule_and_its_threshold_are_checked_before_anything_runs() -> None:
     file = parse_sweep({"name": "s", "base": BASE, "grid": {"exit": ["cdf@0.5", "cdf@2"]}}, "s")
     with pytest.raises(UsageError, match=r"cell 2 \(exit=cdf@2\).*out of range"):
@@ -436,6 +445,27 @@ def test_a_plan_writes_nothing(three: Sweep, tmp_path: Path) -> None:
     ]
 
 
+def test_what_failed_is_left_only_where_it_is_to_be_tried_again(
+    three: Sweep, tmp_path: Path, runs: FakeRuns
+) -> None:
+    runs.instead[4] = fail
+    document = go(three, tmp_path / "o", runs, limit=None)
+    assert document.estimate is not None
+    assert document.estimate.cells_left == 0
+    place = next(c.number for c in document.cells if c.rounds[0].state == "failed") - 1
+    for retry_failed, left in ((False, 0), (True, 1)):
+        planned = plan(three, str(tmp_path / "o"), retry_failed)
+        assert planned.estimate is not None
+        assert planned.estimate.cells_left == left
+        assert (planned.estimate.seconds == 0) == (left == 0)
+        time_left = plan_table(planned).rows[place].cells[-1].value
+        assert (time_left == 0) == (left == 0)
+    runs.instead[4] = fail
+    again = go(three, tmp_path / "o", runs, retry_failed=True)
+    assert again.estimate is not None
+    assert again.estimate.cells_left == 0  # it was tried, and failed again
+
+
 def test_an_estimate_takes_a_cells_own_time_or_the_mean_of_the_others(three: Sweep) -> None:
     a, b, c = three.cells
 
@@ -460,6 +490,7 @@ def test_an_estimate_takes_a_cells_own_time_or_the_mean_of_the_others(three: Swe
     assert found.seconds == pytest.approx(10 + 20 + 20)
     assert found.per_cell == {a.hash: 10.0, c.hash: 20.0}
     assert (found.cells_left, found.finished) == (3, 3)
+    assert found.left_per_cell == {a.hash: 1, c.hash: 2}
     assert estimate_words(found) == "3 runs left, about 50.0 s (estimate from 3 finished cells)"
     assert estimate([], looked).seconds == 0
 
@@ -513,8 +544,12 @@ def test_the_command_says_what_it_does_and_ends_with_its_code(
     faked.instead = {2: fail}
     assert main(["sweep", file, *out]) == 3
     printed = capsys.readouterr()
+    assert "0 runs left" in printed.out
     assert "ValueError: out of luck" in printed.out
     assert printed.err.count("cdbench: cell ") == 3
+    for flag, left in ((), "0 runs left"), (("--retry-failed",), "1 run left"):
+        assert main(["sweep", file, *out, "--dry-run", *flag]) == 0
+        assert left in capsys.readouterr().out
     assert main(["sweep", file, *out, "--retry-failed", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads((tmp_path / "o" / "sweep.json").read_text())

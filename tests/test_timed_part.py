@@ -11,9 +11,9 @@ import pytest
 from cdbench.bench import timed_part
 from cdbench.bench.equal import TimedRun, TimedSubject
 from cdbench.cli.main import main
-from cdbench.schema import Result, read_result
+from cdbench.schema import Result, StagePassRecord, read_result, read_stage_passes
 from cdbench.schema.stages import StageCurves
-from tests.recorded import scripted_run, scripted_stages
+from tests.recorded import scripted_passes, scripted_run, scripted_stages
 
 Walls = Callable[[str, int], float]
 
@@ -88,6 +88,10 @@ def test_stage_passes_are_made_before_the_first_block_and_after_each(
             self.passes += 1
             told.append("stages")
 
+        @property
+        def last_pass(self) -> StagePassRecord:
+            return scripted_passes(self.passes)[-1]
+
         def curves(self) -> StageCurves:
             return scripted_stages().model_copy(update={"passes": self.passes})
 
@@ -102,6 +106,8 @@ def test_stage_passes_are_made_before_the_first_block_and_after_each(
     result = run(tmp_path / "a", "--blocks", "2")
     assert told == ["stages", *["run"] * 4, "stages", *["run"] * 4, "stages"]
     assert StageCurves.model_validate(result.stages).passes == 3
+    passes = list(read_stage_passes(tmp_path / "a" / result.files["stages"]))
+    assert passes == scripted_passes(3)
 
 
 def test_saved_stage_curves_of_something_else_are_refused_before_anything_runs(
@@ -113,3 +119,31 @@ def test_saved_stage_curves_of_something_else_are_refused_before_anything_runs(
     assert main(["run", "ci", "--stages", str(saved), "--out", str(out)]) == 2
     assert "measured for something else" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_saved_stage_curves_that_do_not_reach_far_enough_are_left_out_and_it_is_said(
+    tmp_path: Path, scripted: Callable[[Walls], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(lambda label, block: 20.0)
+    monkeypatch.setattr(timed_part, "read_curves", lambda *_: scripted_stages())
+    result = run(tmp_path / "a", "--blocks", "1", "--stages", "saved.json")
+    assert result.stages is None
+    (flag,) = [flag for flag in result.validity.flags if "stage curves" in flag]
+    assert "no waterfall: they reach" in flag
+
+
+def test_an_error_in_the_middle_leaves_the_result_of_what_was_measured(
+    tmp_path: Path, scripted: Callable[[Walls], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def walls(label: str, block: int) -> float:
+        if block == 1:
+            raise RuntimeError("the device is gone")
+        return 20.0
+
+    scripted(walls)
+    out = tmp_path / "a"
+    assert main(["run", "ci", "--modes", "static,cdb", "--stages", "none", "--out", str(out)]) == 4
+    result = read_result(out)
+    assert result.status == "interrupted"
+    assert len(result.blocks) == 4
+    assert "an error ended it: the device is gone" in result.validity.reasons

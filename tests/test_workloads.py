@@ -33,7 +33,7 @@ from cdbench.workloads.chat import ChatRenderer, plain
 from cdbench.workloads.exit_trace import load_exit_trace
 from cdbench.workloads.identity import difference, workload_hash
 from cdbench.workloads.lengths import LengthSpec, cut_or_repeat, parse_lengths
-from cdbench.workloads.shapes import Exchange, Message, ShapeSettings, reader_for
+from cdbench.workloads.shapes import PROBED_ROWS, Exchange, Message, ShapeSettings, reader_for
 
 DEMO = {"model": "demo-ouro", "dense": "", "limit": 2, "device": "cpu", "modes": "static,cdb"}
 
@@ -319,6 +319,27 @@ def test_alpaca_joins_instruction_and_input() -> None:
         Exchange(None, (Message("user", "sing"),), "la"),
         None,
     ]
+
+
+def test_empty_first_rows_do_not_decide_what_a_row_holds() -> None:
+    asked = {"id": "b", "conversations": [turn("human", "hi"), turn("gpt", "yo")]}
+    name, found = read([{"id": "a", "conversations": []}, asked])
+    assert name == "sharegpt"
+    assert found == [None, Exchange(None, (Message("user", "hi"),), "yo")]
+    # As the library may hold it, and without any value at all.
+    assert read([{"id": "a", "conversations": {"from": [], "value": []}}, asked])[0] == "sharegpt"
+    assert read([{"id": "a", "conversations": None}, asked])[0] == "sharegpt"
+    nothing = {"prompt": None, "note": "n", "answer": None}
+    row = {"prompt": "q", "note": "n", "answer": "a"}
+    assert read([nothing, row]) == ("text", [None, Exchange("q", reference="a")])
+    assert read([nothing, row], column="prompt")[1][1] == Exchange("q", reference="a")
+    late = [nothing] * PROBED_ROWS
+    assert read([*late, row])[1][-1] == Exchange("n")  # only so far
+
+
+def test_a_column_that_holds_no_text_is_refused_though_its_first_row_is_null() -> None:
+    with pytest.raises(UsageError, match="holds no text"):
+        read([{"x": None}, {"x": 3}], column="x")
 
 
 def test_the_format_may_be_said() -> None:

@@ -15,11 +15,29 @@ from cdbench.bench.summary import start_manifest, summarise
 from cdbench.bench.timed_part import check_stages
 from cdbench.bench.workload import TimedWork, prepare
 from cdbench.config import RunConfig
+from cdbench.errors import UsageError
 from cdbench.render.perfetto import of_blocks, write_trace
 from cdbench.schema import TRACE_FILE, Manifest, Result
+from cdbench.workloads.arrivals import parse_arrivals
 
 Announce = Callable[[Plan, TimedWork | None, Manifest], None]
 """Told of a run that has been found sound and is about to be measured."""
+
+
+def check_interval(config: RunConfig) -> None:
+    """Raise UsageError where a run waits for an interval that it will not have.
+
+    The interval of ``repeats.interval`` is that of ``cdb`` over ``static``.
+    """
+    if config.repeats.interval is None:
+        return
+    ran = {str(mode) for mode in config.resolved_modes}
+    paced = parse_arrivals(config.workload.arrivals).wall_ratios_allowed
+    if "equal" not in config.work or not {"cdb", "static"} <= ran or not paced:
+        raise UsageError(
+            "repeats.interval: waits for the speed-up of cdb over static, which this run does not "
+            "measure; drop it, or run both on equal work, all at once or in a closed loop"
+        )
 
 
 def run_benchmark(
@@ -32,20 +50,28 @@ def run_benchmark(
     """Measure what a configuration asks for; the result, and the directory that holds it.
 
     ``complete`` may add to the result before it is written; ``launches`` asks for a trace viewer's
-    file of the first block beside it. Raises UsageError, before anything has
-    run, for whatever is wrong; a directory made for nothing is removed again.
+    file of the first block beside it. Raises UsageError, before anything has run, for whatever is
+    wrong; a directory made for nothing is removed again. Whatever ends a run later leaves the
+    result of what was measured until then, INVALID with the error as its reason.
     """
     directory = RunDirectory.create(config.out, config.model)
     try:
         plan = make_plan(config)
         work = prepare(plan)
         check_stages(plan)
+        check_interval(config)
         started = start_manifest(plan)
         watched = watched_files(plan, started)
         if announce is not None:
             announce(plan, work, started)
         with progress as told:
-            measured = Session(plan, work, directory, told).measure()
+            session = Session(plan, work, directory, told)
+            try:
+                measured = session.measure()
+            except Exception:
+                if session.measured.live or session.measured.timed:
+                    directory.finish(summarise(plan, work, session.measured, started, watched))
+                raise
         result = summarise(plan, work, measured, started, watched)
         if complete is not None:
             result = complete(result)

@@ -28,11 +28,12 @@ from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens, prefill_s
 from cdbench.metrics.steady import steady_run, steady_share
 from cdbench.metrics.trace import RunTrace, StageCosts
 from cdbench.metrics.waterfall import EFFECTS
-from cdbench.metrics.work import ModelWork, work_bound
+from cdbench.metrics.work import ModelWork, decode_flops, prompt_flops, work_bound
 from cdbench.schema import BoundRecord, Comparison, IntervalRecord, Waterfall
 from cdbench.schema.repeats import ModeFacts
 from cdbench.schema.workload import RecordedWork
 from cdbench.stats.blocks import LEVEL
+from cdbench.stats.resampling import ratio_over_requests
 
 if TYPE_CHECKING:  # bounds are recomputed where there is no torch
     from cdbench.models.base import StagedModel
@@ -71,8 +72,11 @@ def bounds_of(
         if not mode.requested.count:
             continue
         measured = {c.scope: c for c in comparisons if (c.mode, c.over) == (label, STATIC)}
+        others = _over_requests(mode, facts[label], workload)
         found[label] = {
-            key: _record(bound, measured.get(bound.scope.value))
+            key: _record(bound, measured.get(bound.scope.value)).model_copy(
+                update={"over_requests": others.get(key)}
+            )
             for key, bound in _flop_bounds(mode).items()
         }
         if curves is None:
@@ -85,6 +89,30 @@ def bounds_of(
             found[label] |= _steady(label, runs, facts, workload, curves, level)
         except ValueError as error:
             found[label]["time_bound"] = BoundRecord(value=None, scope="decode", note=str(error))
+    return found
+
+
+def with_other_requests(
+    comparisons: Sequence[Comparison], bounds: Mapping[str, Mapping[str, BoundRecord]]
+) -> list[Comparison]:
+    """Speed-ups over ``static``, with how they would move with other requests.
+
+    The share realised of the bound in the same scope is held: what is drawn again is how many loops
+    the requests leave to save.
+    """
+    held = {Scope.DECODE.value: "flop_bound", Scope.E2E.value: "work_bound"}
+    found = []
+    for comparison in comparisons:
+        bound = bounds.get(comparison.mode, {}).get(held[comparison.scope])
+        estimate = comparison.speedup.estimate
+        if comparison.over == STATIC and bound is not None and estimate is not None:
+            moved = bound.over_requests
+            if moved is not None and moved.estimate:
+                scaled = moved.to_interval().scaled(estimate / moved.estimate)
+                comparison = comparison.model_copy(
+                    update={"over_requests": IntervalRecord.of(scaled)}
+                )
+        found.append(comparison)
     return found
 
 
@@ -188,6 +216,35 @@ def _flop_bounds(mode: _Mode) -> dict[str, Bound]:
             readout_every_loop=reading,
         ),
         "work_bound": work,
+    }
+
+
+def _over_requests(
+    mode: _Mode, facts: ModeFacts, workload: Sequence[RecordedWork]
+) -> dict[str, IntervalRecord]:
+    """How the FLOP bounds would move with other requests; those without a later token are out."""
+    loops, reading = mode.trace.max_loops, facts.readout_every_loop
+    matrices = replace(mode.work, attention=0.0)
+    costs: dict[str, tuple[list[float], list[float]]] = {
+        "flop_bound": ([], []),
+        "work_bound": ([], []),
+    }
+    for request in workload:
+        if len(request.tokens) < 2:
+            continue
+        prompt = len(request.prompt)
+        full = later_tokens([(prompt, [loops] * len(request.tokens))])
+        own = later_tokens([(prompt, asked_depths(request, facts, loops))])
+        for key, work, shared in (
+            ("flop_bound", matrices, 0.0),
+            ("work_bound", mode.work, prompt_flops(mode.work, [prompt])),
+        ):
+            costs[key][0].append(shared + decode_flops(work, full))
+            costs[key][1].append(shared + decode_flops(work, own, readout_every_loop=reading))
+    return {
+        key: IntervalRecord.of(ratio_over_requests(full, own))
+        for key, (full, own) in costs.items()
+        if full
     }
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from cdbench.bench.bounds import bounds_of
-from cdbench.bench.compared import compare
+from cdbench.bench.bounds import bounds_of, with_other_requests
+from cdbench.bench.compared import compare, e2e_log_ratios
 from cdbench.bench.exits import exit_distributions
 from cdbench.bench.figures import block_record
 from cdbench.bench.repeats import Answers, Repeat, StoredRepeat
@@ -22,10 +22,12 @@ from cdbench.metrics.launches import with_floors
 from cdbench.schema import BlockRecord, BoundRecord, Comparison, Waterfall
 from cdbench.schema.cost import BreakEvenRecord
 from cdbench.schema.exits import ExitDistributions
+from cdbench.schema.looks import LooksRecord
 from cdbench.schema.repeats import ModeFacts
 from cdbench.schema.stages import StageCurves, StageFloors
 from cdbench.schema.workload import RecordedWork
 from cdbench.stats.blocks import LEVEL
+from cdbench.stats.looks import looks_for
 
 
 @dataclass(frozen=True)
@@ -73,20 +75,33 @@ def equal_sections(work: EqualWork) -> EqualSections:
     """Timed runs one by one, speed-ups, bounds with the share realised, and the waterfall."""
     comparisons = compare(work.runs, work.level)
     curves = work.stages.curves() if work.stages is not None else None
+    bounds = bounds_of(
+        work.runs,
+        work.facts,
+        work.workload,
+        comparisons,
+        curves,
+        work.prefill_tokens,
+        work.level,
+    )
     return EqualSections(
         blocks=[block_record(run) for run in work.runs],
-        comparisons=comparisons,
-        bounds=bounds_of(
-            work.runs,
-            work.facts,
-            work.workload,
-            comparisons,
-            curves,
-            work.prefill_tokens,
-            work.level,
-        ),
+        comparisons=with_other_requests(comparisons, bounds),
+        bounds=bounds,
         waterfall=_waterfall(work, curves) if curves is not None and comparisons else None,
     )
+
+
+def looks_of(runs: Sequence[Repeat], blocks: int, interval: float | None) -> LooksRecord | None:
+    """How looks at these timed runs ended, as ``repeats.blocks`` and ``repeats.interval`` ask.
+
+    None where no interval was waited for, or too few blocks ran to have one.
+    """
+    if interval is None:
+        return None
+    looks, logs = looks_for(blocks, interval), e2e_log_ratios(runs, "cdb", "static")
+    last = looks.after(logs) or looks.cut_short(logs)
+    return None if last is None else LooksRecord.of(looks, last)
 
 
 def break_evens(

@@ -16,11 +16,13 @@ from cdbench.metrics.trace import RequestTrace
 from cdbench.schema import (
     REPEATS_FILE,
     REQUESTS_FILE,
+    STAGE_PASSES_FILE,
     WORKLOAD_FILE,
     LivePassRecord,
     RepeatRecord,
     RequestRecord,
     Result,
+    StagePassRecord,
     WorkloadRecord,
     append_lines,
     write_result,
@@ -145,6 +147,10 @@ class RunDirectory:
         )
         append_lines(self.path / REPEATS_FILE, [line])
 
+    def keep_stage_pass(self, passed: StagePassRecord) -> None:
+        """Write one pass over the stages, whole."""
+        append_lines(self.path / STAGE_PASSES_FILE, [passed])
+
     def finish(self, result: Result) -> Path:
         """Merge the launches and write ``result.json``, last and whole."""
         merge_launches(self.path)
@@ -158,11 +164,16 @@ class RunDirectory:
             directory.rmdir()
 
 
+def slug(name: str) -> str:
+    """A model's name or path as a part of a directory's name."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+
+
 def _unused(name: str) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    slug = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
-    path, count = RUNS / f"{stamp}-{slug}", 1
+    stem = f"{stamp}-{slug(name)}"
+    path, count = RUNS / stem, 1
     while path.exists():
         count += 1
-        path = RUNS / f"{stamp}-{slug}-{count}"
+        path = RUNS / f"{stem}-{count}"
     return path

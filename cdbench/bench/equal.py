@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cdbench.bench.driver import feed
 from cdbench.bench.equal_memory import residents_that_fit
@@ -20,7 +20,7 @@ from cdbench.machine.monitor import Monitor
 from cdbench.metrics.trace import KvFigures, KvShape, RunTrace, Slo
 from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import LaunchLog, Request, RequestResult
-from cdbench.runtime.kv_cache import slots_of_layout
+from cdbench.runtime.kv_cache import cache_shape, slots_of_layout
 from cdbench.schema.environment import RepeatEnvironment
 from cdbench.stats.blocks import palindrome
 from cdbench.workloads.arrival_times import ArrivalSchedule
@@ -86,6 +86,7 @@ class TimedSubject:
         self.engine = plan.engine(
             subject, self.log, live=False, residents=_own_cap(plan, subject, self.requests)
         )
+        self._asked = {r.id: r.requested_depths for r in workload} if subject.adaptive else {}
         self.own_vocabulary = not same_vocabulary(plan.model, subject.model)
 
     def run(self, block: int, order: int) -> TimedRun:
@@ -101,9 +102,20 @@ class TimedSubject:
             environment = self.monitor.after(before)
         finally:
             gc.enable()
-        results = tuple(engine.run())
+        results = tuple(self._as_recorded(result) for result in engine.run())
         trace = self._trace(results, region.wall_s, environment)
         return TimedRun(block, order, self.subject, trace, results, environment)
+
+    def _as_recorded(self, result: RequestResult) -> RequestResult:
+        """With the requested depths of the recorded run, where depths are replayed.
+
+        The live signal of a replayed token is that of this run's own states: beside synthetic or
+        derived depths it asks for others, which nothing here acted upon.
+        """
+        asked = self._asked.get(result.id)
+        if asked is None or len(asked) != len(result.tokens):
+            return result
+        return replace(result, requested_depths=list(asked))
 
     def _trace(
         self, results: Sequence[RequestResult], wall_s: float, environment: RepeatEnvironment
@@ -157,48 +169,6 @@ def kv_shape(plan: Plan, subject: Subject) -> KvShape:
     )
 
 
-def unequal_work(
-    runs: Sequence[TimedRun],
-    workload: Sequence[RecordedRequest],
-    own_vocabulary: Collection[str] = (),
-) -> list[str]:
-    """Why the timed runs did not do the recorded work; empty where they all did.
-
-    Modes in ``own_vocabulary`` have the same text in other tokens: there only counts must agree.
-    """
-    wanted = {r.id: r for r in workload}
-    reasons: dict[str, int] = {}
-    for run in runs:
-        for reason in _unequal_run(run, wanted, run.subject.label in own_vocabulary):
-            reasons[reason] = reasons.get(reason, 0) + 1
-    return [f"{why} (in {n} repeats)" if n > 1 else why for why, n in reasons.items()]
-
-
-def _unequal_run(
-    run: TimedRun, wanted: dict[str, RecordedRequest], own_vocabulary: bool
-) -> Iterator[str]:
-    where = f"mode {run.subject.label}"
-    failed = [r for r in run.results if r.error is not None]
-    if failed:
-        yield f"{where}: {len(failed)} requests failed ({failed[0].error})"
-    done = {r.id: r for r in run.results if r.error is None}
-    if not done.keys() <= wanted.keys():
-        yield f"{where}: served requests that are not in the workload"
-        return
-    counts = sum(len(r.tokens) for r in done.values())
-    expected = sum(len(wanted[name].tokens) for name in done)
-    if counts != expected or len(done) + len(failed) != len(wanted):
-        yield f"{where}: {counts} output tokens instead of {expected}"
-    elif not own_vocabulary and any(
-        tuple(r.tokens) != wanted[name].tokens for name, r in done.items()
-    ):
-        yield f"{where}: output tokens differ from the recorded ones"
-    if run.subject.adaptive and any(
-        tuple(r.executed_depths) != wanted[name].executed_depths for name, r in done.items()
-    ):
-        yield f"{where}: executed depths differ from the recorded ones"
-
-
 def _slo(plan: Plan) -> Slo | None:
     """The latency limits of the run; None where none is given."""
     limits = plan.config.slo
@@ -211,7 +181,8 @@ def _own_cap(plan: Plan, subject: Subject, requests: Sequence[Request]) -> int |
     if plan.config.equal == "residents":
         return None
     assert plan.kv_budget_bytes is not None, "checked with the configuration"
-    shape = kv_shape(plan, subject)
+    network = subject.model.network
+    shape = cache_shape(network.dims, plan.kv_layout, subject.max_loops, network.dtype)
     return residents_that_fit(subject, shape, requests, plan.kv_budget_bytes)
 
 

@@ -11,35 +11,38 @@ from collections.abc import Sequence
 
 from cdbench.bench.plan import Subject
 from cdbench.errors import UsageError
-from cdbench.metrics.trace import KvShape
-from cdbench.runtime.core import Request
+from cdbench.runtime.core import Request, Stage
+from cdbench.runtime.kv_cache import CacheShape, StageRows
 
 
 def residents_that_fit(
-    subject: Subject, shape: KvShape, requests: Sequence[Request], budget_bytes: int
+    subject: Subject, shape: CacheShape, requests: Sequence[Request], budget_bytes: int
 ) -> int:
     """Most requests that a mode can hold at their full length, whichever they are.
 
-    Counted with the largest ones, so that none of them is ever moved to host memory; never more
-    than there are requests. Raises UsageError where not even one fits.
+    The budget is split into a pool a stage, as the engine's cache splits it, and each pool is
+    counted with the requests that need most of it; a row for the next loop of each is kept free, as
+    admission keeps it. So none is ever moved to host memory. Never more than there are requests.
+    Raises UsageError where not even one fits.
     """
-    sizes = sorted((request_bytes(subject, shape, r) for r in requests), reverse=True)
-    held_bytes, count = 0, 0
-    for size in sizes:
-        held_bytes += size
-        if held_bytes > budget_bytes:
-            break
-        count += 1
-    if not count:
+    pools = shape.pool_rows(budget_bytes)
+    needs = [request_rows(subject, shape, request) for request in requests]
+    fit = min(
+        _fitting(sorted((rows[stage] for rows in needs), reverse=True), pools[stage])
+        for stage in pools
+    )
+    if not fit:
+        longest = max(request.positions for request in requests)
         raise UsageError(
             f"kv budget: {budget_bytes} bytes do not hold the longest request of mode "
-            f"{subject.label}, which needs {sizes[0]}; raise it or shorten the requests"
+            f"{subject.label}, which needs {shape.budget_for(longest)}; raise it or shorten the "
+            "requests"
         )
-    return count
+    return fit
 
 
-def request_bytes(subject: Subject, shape: KvShape, request: Request) -> int:
-    """KV bytes of a request of forced tokens as it ends.
+def request_rows(subject: Subject, shape: CacheShape, request: Request) -> StageRows:
+    """KV rows of a request of forced tokens as it ends, by stage.
 
     Prompts fill every slot, a later token only those of the loops it executed; the last token
     produced is never fed back and keeps nothing.
@@ -47,5 +50,17 @@ def request_bytes(subject: Subject, shape: KvShape, request: Request) -> int:
     later = request.new_tokens - 1
     depths = request.replay_depths if subject.adaptive else None
     executed = [subject.max_loops] * later if depths is None else list(depths)[1:]
-    slots = [shape.slots] * len(request.prompt) + [min(d, shape.slots) for d in executed]
-    return sum(shape.bytes_per_token(written) for written in slots)
+    core = shape.slots * len(request.prompt) + sum(min(d, shape.slots) for d in executed)
+    rows = dict.fromkeys(shape.row_bytes, request.positions)
+    return rows | {Stage.CORE: core}
+
+
+def _fitting(needs: Sequence[int], rows: int) -> int:
+    """How many of these needs, largest first, a pool holds with a row to spare for each."""
+    held, count = 0, 0
+    for need in needs:
+        held += need + 1
+        if held > rows:
+            break
+        count += 1
+    return count

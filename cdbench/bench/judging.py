@@ -6,7 +6,7 @@ import torch
 
 from cdbench.bench.bounds import measuring_errors
 from cdbench.bench.derived import EqualSections
-from cdbench.bench.equal import unequal_work
+from cdbench.bench.equal_check import unequal_work
 from cdbench.bench.figures import length_ratio
 from cdbench.bench.measurements import Measurements
 from cdbench.bench.plan import Plan
@@ -54,12 +54,31 @@ def run_facts(
         changed_models=watched.changed_models(),
         environment=[run.environment for run in measured.timed if run.environment is not None],
         compute_threads=compute_threads(plan),
-        reasons=[*measured.findings.invalid, *measured.other_work],
+        reasons=[
+            *([f"an error ended it: {measured.failure}"] if measured.failure else []),
+            *measured.findings.invalid,
+            *measured.other_work,
+        ],
         flags=[
             *measured.findings.flags,
+            *measured.flags,
+            *_moved(measured),
             *measuring_errors(sections.bounds, sections.waterfall or {}),
         ],
     )
+
+
+def _moved(measured: Measurements) -> list[str]:
+    """Modes that lost time to host memory: the schedule alone does not explain their walls."""
+    moved: dict[str, int] = {}
+    for run in measured.timed:
+        if run.trace.kv is not None and run.trace.kv.preemptions:
+            moved[run.trace.mode] = max(moved.get(run.trace.mode, 0), run.trace.kv.preemptions)
+    return [
+        f"mode {mode}: KV rows ran out, and requests were moved to host memory up to {count} times "
+        "a run; that is in its wall"
+        for mode, count in moved.items()
+    ]
 
 
 def compute_threads(plan: Plan) -> int:
@@ -73,7 +92,12 @@ def _timed_facts(plan: Plan, measured: Measurements) -> TimedFacts:
     return TimedFacts(
         blocks=len({run.block for run in complete_blocks(measured.timed)}),
         requests=len(measured.workload),
-        unequal=unequal_work(measured.timed, measured.workload, measured.characters_per_token),
+        unequal=unequal_work(
+            measured.timed,
+            measured.workload,
+            {label for label, subject in measured.subjects.items() if subject.adaptive},
+            measured.characters_per_token,
+        ),
         broken_identities=[why for run in measured.timed for why in broken_identities(run.trace)],
         depths_from=_depths_from(plan),
         shows_latency=limited or measured.arrivals.kind != Arrivals.ALL_AT_ONCE,

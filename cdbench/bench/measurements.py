@@ -29,6 +29,7 @@ class Measurements:
 
     ``refused`` are requests of the workload that the recorded run could not serve, so that none is
     timed; ``other_work`` says which modes were given another workload than the recorded one;
+    ``failure`` is the error that ended the run early, if one did.
     ``characters_per_token`` is known of modes that have the same text in tokens of their own.
     """
 
@@ -45,5 +46,7 @@ class Measurements:
     stages: StageCurves | None = None
     looks: Looks | None = None
     look: Look | None = None
+    flags: list[str] = field(default_factory=list)
     warm_up_s: float = 0.0
     interrupted: bool = False
+    failure: str | None = None

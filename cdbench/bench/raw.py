@@ -7,23 +7,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from cdbench.bench.repeats import StoredAnswers, StoredRepeat
 from cdbench.errors import UsageError
 from cdbench.schema import (
     REPEATS_FILE,
     REQUESTS_FILE,
     RESULT_FILE,
+    STAGE_PASSES_FILE,
     WORKLOAD_FILE,
     LivePassRecord,
     RepeatRecord,
     RequestRecord,
     Result,
+    StagePassRecord,
     WorkloadRecord,
     read_repeats,
     read_requests,
     read_result,
+    read_stage_passes,
     read_workload,
 )
+from cdbench.schema.environment import RepeatEnvironment
 from cdbench.schema.launches import read_launches
 from cdbench.schema.repeats import ModeFacts
 
@@ -41,6 +47,7 @@ class RawRun:
     lines: tuple[RepeatRecord, ...]
     passes: dict[str, StoredAnswers]
     workload: tuple[WorkloadRecord, ...]
+    stage_passes: tuple[StagePassRecord, ...] = ()
 
     @property
     def offsets_s(self) -> tuple[float, ...] | None:
@@ -52,6 +59,20 @@ class RawRun:
     def facts(self) -> dict[str, ModeFacts]:
         """The facts of every timed mode."""
         return {line.mode: line.facts for line in self.lines}
+
+    @property
+    def environments(self) -> list[RepeatEnvironment]:
+        """The machine during each timed run that was watched. ContradictionError: not readable."""
+        try:
+            return [
+                RepeatEnvironment.model_validate(line.environment)
+                for line in self.lines
+                if line.environment is not None
+            ]
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise ContradictionError(f"environment of a timed run: {key}: {first['msg']}") from None
 
     @property
     def labels(self) -> frozenset[str]:
@@ -94,12 +115,17 @@ def read_raw(directory: Path) -> RawRun:
             if isinstance(line, LivePassRecord)
         },
         workload=tuple(_workload(directory)),
+        stage_passes=tuple(_stage_passes(directory)),
     )
 
 
 def read_run(directory: Path) -> tuple[Result, RawRun]:
     """A finished run: what it says, and what it says it from. Raises as ``read_raw`` does."""
     result = read_result(directory)
+    if "stages" in result.files and not (directory / STAGE_PASSES_FILE).is_file():
+        raise UsageError(
+            f"{directory}: {STAGE_PASSES_FILE} is missing: raw records are incomplete; rerun it"
+        )
     if not (directory / REPEATS_FILE).is_file() and not result.files:
         return result, RawRun(directory, (), (), {}, ())
     return result, read_raw(directory)
@@ -137,6 +163,11 @@ def _refuse_twice(lines: tuple[RepeatRecord, ...]) -> None:
 def _workload(directory: Path) -> Iterator[WorkloadRecord]:
     path = directory / WORKLOAD_FILE
     return read_workload(path) if path.is_file() else iter(())
+
+
+def _stage_passes(directory: Path) -> Iterator[StagePassRecord]:
+    path = directory / STAGE_PASSES_FILE
+    return read_stage_passes(path) if path.is_file() else iter(())
 
 
 def _no_records(directory: Path) -> str:

@@ -12,15 +12,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from cdbench.bench.accuracy import accuracy_of
-from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_of
+from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_of, looks_of
 from cdbench.bench.figures import mode_figures
 from cdbench.bench.raw import ContradictionError, RawRun, read_run
+from cdbench.bench.rejudge import compute_threads, verdict_errors
 from cdbench.bench.repeats import Repeat
-from cdbench.config import EngineConfig
-from cdbench.metrics.identities import broken_identities
-from cdbench.schema import ModeResult, Result, Workload
+from cdbench.config import EngineConfig, RepeatsConfig
+from cdbench.machine.summary import summarise as summarise_machine
+from cdbench.schema import STAGE_PASSES_FILE, Environment, ModeResult, Result, Workload
+from cdbench.schema.looks import LooksRecord
 from cdbench.schema.stages import StageCurves
+from cdbench.stages.points import points_of
 from cdbench.stats.blocks import LEVEL
 from cdbench.workloads.arrival_times import ArrivalSchedule
 from cdbench.workloads.arrivals import parse_arrivals
@@ -40,35 +45,47 @@ SECTIONS = (
     "break_even",
     "accuracy",
     "exits",
+    "looks",
+    "environment",
+    "stages",
 )
-"""The sections of ``result.json`` that are made again. Stage curves are measurements: they are read
-from ``result.json`` as the raw records are from their files."""
+"""The sections of ``result.json`` that are made again. Of stage curves these are the points, from
+the passes of the run; the floors are measurements of their own. Curves that the run read from a
+file stay as they are."""
 
 
 def rederive(result: Result, raw: RawRun) -> Result:
     """``result`` with every section in ``SECTIONS`` made again from the raw records.
 
     What no record holds (how a mode was set up, its notes) stays as it was.
+
+    Raises:
+        ContradictionError: the records cannot be summarised.
     """
+    stages, looks = _stages(result), _looks(result, raw)
+    level = LEVEL if looks is None else looks.level
     work = EqualWork.of(
         raw.repeats,
         raw.facts,
         raw.workload,
         _prefill_tokens(result),
-        _stages(result),
-        _level(result),
+        stages,
+        level,
     )
     sections = equal_sections(work)
     made = vars(sections) | {
         "break_even": break_evens(_price_per_hour(result), sections.comparisons),
         "workload": _workload(result, raw),
-        "modes": _modes(result, raw, work.runs),
+        "modes": _modes(result, raw, work.runs, level),
         "accuracy": accuracy_of(raw.passes),
         "exits": exits_of(
             raw.passes,
             raw.repeats,
             {label: mode.max_loops for label, mode in result.modes.items()},
         ),
+        "looks": looks,
+        "environment": _environment(result, raw),
+        "stages": _stages_again(stages, raw) or result.stages,
     }
     return result.model_copy(update=made)
 
@@ -81,15 +98,14 @@ def check(directory: Path) -> list[str]:
     """
     try:
         result, raw = read_run(directory)
+        again, verdict = rederive(result, raw), verdict_errors(result, raw)
     except ContradictionError as error:
         return [f"raw records: {error}; nothing was recomputed"]
     lost = sorted(raw.labels - set(result.modes))
-    again = rederive(result, raw)
     found = [f"modes: {label} was measured, but result.json has no such mode" for label in lost]
     for name in SECTIONS:
         found += differences(_plain(getattr(result, name)), _plain(getattr(again, name)), name)
-    found += (why for run in raw.repeats for why in broken_identities(run.trace))
-    return found
+    return [*found, *_lost_passes(result, raw), *verdict]
 
 
 def differences(said: Any, made: Any, where: str) -> Iterator[str]:
@@ -111,10 +127,12 @@ def _same(said: Any, made: Any) -> bool:
     return bool(said == made)
 
 
-def _modes(result: Result, raw: RawRun, runs: Sequence[Repeat]) -> dict[str, ModeResult]:
+def _modes(
+    result: Result, raw: RawRun, runs: Sequence[Repeat], level: float
+) -> dict[str, ModeResult]:
     return {
         label: ModeResult.model_validate(
-            dict(mode) | vars(mode_figures(label, runs, raw.passes, mode.max_loops, _level(result)))
+            dict(mode) | vars(mode_figures(label, runs, raw.passes, mode.max_loops, level))
         )
         for label, mode in result.modes.items()
     }
@@ -135,11 +153,53 @@ def _workload(result: Result, raw: RawRun) -> Workload:
 
 
 def _stages(result: Result) -> StageCurves | None:
-    return None if result.stages is None else StageCurves.model_validate(result.stages)
+    """The stage curves that the run says it used."""
+    if result.stages is None:
+        return None
+    try:
+        stages = StageCurves.model_validate(result.stages)
+        stages.curves()
+    except ValueError as error:
+        raise ContradictionError(f"stage curves of result.json: {error}") from None
+    return stages
 
 
-def _level(result: Result) -> float:
-    return LEVEL if result.looks is None else result.looks.level
+def _stages_again(stages: StageCurves | None, raw: RawRun) -> JsonValue:
+    """Stage curves with the points of the passes; None without either."""
+    if stages is None or not raw.stage_passes:
+        return None
+    points = points_of(raw.stage_passes, stages.floors)
+    made = stages.model_copy(update={"points": points, "passes": len(raw.stage_passes)})
+    return made.model_dump(mode="json")
+
+
+def _lost_passes(result: Result, raw: RawRun) -> Iterator[str]:
+    """Stage curves without the passes that they were made from, or passes without curves."""
+    measured = "stages" in result.files or result.config.get("stages") == "measure"
+    passes = len(raw.stage_passes)
+    if result.stages is not None and measured and not passes:
+        yield f"stages: measured in the run, but {STAGE_PASSES_FILE} has no pass"
+    if result.stages is None and passes and result.status == "complete":
+        yield f"stages: {STAGE_PASSES_FILE} has {passes} passes, but result.json has no curves"
+
+
+def _looks(result: Result, raw: RawRun) -> LooksRecord | None:
+    repeats = result.config.get("repeats")
+    asked = repeats if isinstance(repeats, dict) else {}
+    blocks, interval = asked.get("blocks"), asked.get("interval")
+    try:
+        return looks_of(
+            raw.repeats,
+            blocks if isinstance(blocks, int) else RepeatsConfig().blocks,
+            float(interval) if isinstance(interval, int | float) else None,
+        )
+    except ValueError as error:
+        raise ContradictionError(f"looks: {error}") from None
+
+
+def _environment(result: Result, raw: RawRun) -> Environment | None:
+    seen = raw.environments
+    return summarise_machine(seen, compute_threads(result)) if seen else None
 
 
 def _price_per_hour(result: Result) -> float | None:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from cdbench.metrics.trace import RequestTrace, RunTrace
 from cdbench.schema.repeats import ModeFacts
+from cdbench.stats.blocks import RUNS_PER_BLOCK
 
 
 class Repeat(Protocol):
@@ -64,6 +65,6 @@ AnyRepeat = TypeVar("AnyRepeat", bound=Repeat)
 
 def complete_blocks(runs: Sequence[AnyRepeat]) -> list[AnyRepeat]:
     """The runs of blocks in which every mode ran twice: a torn block favours whoever is in it."""
-    places = max((run.order for run in runs if run.block == 0), default=-1) + 1
+    places = RUNS_PER_BLOCK * len({run.trace.mode for run in runs})
     sizes = Counter(run.block for run in runs)
     return [run for run in runs if sizes[run.block] == places]

@@ -30,7 +30,10 @@ class Session:
         self.measured = Measurements()
 
     def measure(self) -> Measurements:
-        """Run everything the plan asks for. A KeyboardInterrupt ends it early, marked."""
+        """Run everything the plan asks for. A KeyboardInterrupt ends it early, marked.
+
+        What else ends it early is raised, with ``measured`` marked likewise.
+        """
         try:
             if "live" in self.plan.config.work:
                 self._live()
@@ -38,6 +41,10 @@ class Session:
                 self._equal(self.work)
         except KeyboardInterrupt:
             self.measured.interrupted = True
+        except Exception as error:
+            self.measured.interrupted = True
+            self.measured.failure = str(error) or type(error).__name__
+            raise
         return self.measured
 
     # The live pass.
@@ -86,6 +93,9 @@ class Session:
     def _equal(self, work: TimedWork) -> None:
         measured = self.measured
         measured.workload = record_work(self.plan, work, measured, self.directory, self.progress)
-        measured.arrivals = work.arrivals.schedule(len(measured.workload))
+        everyone = work.arrivals.schedule(len(work.requests))
+        # Who dropped out leaves a gap: the others still arrive when they were to.
+        kept = {recorded.id for recorded in measured.workload}
+        measured.arrivals = everyone.keeping([request.id in kept for request in work.requests])
         self.directory.keep_workload(measured.workload, measured.arrivals.offsets_s)
         TimedPart(self.plan, measured, self.directory, self.progress).run()

@@ -21,6 +21,7 @@ from cdbench.schema import (
     LAUNCHES_FILE,
     REPEATS_FILE,
     REQUESTS_FILE,
+    STAGE_PASSES_FILE,
     WORKLOAD_FILE,
     Manifest,
     ModelFacts,
@@ -71,7 +72,7 @@ def summarise(
             measured.timed,
             {label: subject.max_loops for label, subject in measured.subjects.items()},
         ),
-        files=raw_files(measured),
+        files=raw_files(plan, measured),
         model=model_facts(plan),
         stages=measured.stages.model_dump(mode="json") if measured.stages is not None else None,
     )
@@ -94,8 +95,11 @@ def start_manifest(plan: Plan) -> Manifest:
     return collected.model_copy(update={"given": given})
 
 
-def raw_files(measured: Measurements) -> dict[str, str]:
-    """The files of raw records that a run with these measurements leaves, by what they hold."""
+def raw_files(plan: Plan, measured: Measurements) -> dict[str, str]:
+    """The files of raw records that a run with these measurements leaves, by what they hold.
+
+    Stage curves that were read from a file have no passes here.
+    """
     files: dict[str, str] = {}
     if measured.live or measured.timed:
         files |= {"requests": REQUESTS_FILE, "repeats": REPEATS_FILE}
@@ -103,6 +107,8 @@ def raw_files(measured: Measurements) -> dict[str, str]:
         files |= {"workload": WORKLOAD_FILE}
     if measured.timed:
         files |= {"launches": LAUNCHES_FILE}
+    if measured.stages is not None and plan.config.stages == "measure":
+        files |= {"stages": STAGE_PASSES_FILE}
     return files
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cdbench.bench.compared import e2e_log_ratios
@@ -19,7 +19,7 @@ from cdbench.bench.measurements import Measurements, Progress
 from cdbench.bench.plan import Plan, Subject
 from cdbench.machine.monitor import Monitor
 from cdbench.stages.grid import grid_contexts, later_contexts
-from cdbench.stages.key import read_curves
+from cdbench.stages.key import read_curves, uncovered
 from cdbench.stages.meter import StageMeter
 from cdbench.stats.looks import Looks, looks_for
 from cdbench.workloads.identity import difference
@@ -31,7 +31,7 @@ STAGE_TEXTS = 64
 def check_stages(plan: Plan) -> None:
     """Raise UsageError, before anything runs, where saved stage curves are not this plan's."""
     if "equal" in plan.config.work and plan.config.stages not in ("measure", "none"):
-        read_curves(Path(plan.config.stages), plan)
+        read_curves(Path(plan.config.stages), plan, 1)
 
 
 class TimedPart:
@@ -117,12 +117,12 @@ class TimedPart:
         if asked == "none" or not self._stages_matter():
             return
         width = max(s.engine.width for s in self.timed if s.subject.mode.dense is None)
-        if asked != "measure":
-            self.measured.stages = read_curves(Path(asked), self.plan, width)
-            return
         work = self.measured.workload
         prompts = sorted(len(r.prompt) for r in work)
         later = later_contexts((len(r.prompt), len(r.tokens)) for r in work)
+        if asked != "measure":
+            self._use_saved(Path(asked), width, later)
+            return
         self.progress.phase("measuring stages", 1)
         self._meter = StageMeter(
             self.plan,
@@ -135,6 +135,21 @@ class TimedPart:
         )
         self._measure_stages()
         self.progress.advance(1)
+
+    def _use_saved(self, path: Path, width: int, later: Sequence[int]) -> None:
+        """Take saved curves where they reach as far as this run does, else say why not."""
+        saved = read_curves(path, self.plan, 1)
+        reached = max(p.rows for p in saved.points if p.stage == "core")
+        why = uncovered(saved, later)
+        if reached < width:
+            why = f"they reach {reached} rows, launches here have up to {width}"
+        if why is None:
+            self.measured.stages = saved
+        else:
+            self.measured.flags.append(
+                f"the stage curves in {path} are not used, so there is no time bound and no "
+                f"waterfall: {why}"
+            )
 
     def _stages_matter(self) -> bool:
         """Whether anything is held against them: another loop count or schedule over ``static``."""
@@ -160,6 +175,7 @@ class TimedPart:
     def _measure_stages(self) -> None:
         if self._meter is not None:
             self._meter.one_pass()
+            self.directory.keep_stage_pass(self._meter.last_pass)
 
     def _narrow_enough(self, looks: Looks) -> bool:
         """Whether the interval of ``cdb`` over ``static`` is, at a look that is due."""

@@ -55,7 +55,7 @@ def verb(
     ] = 99.0,
     overrides: SetOption = None,
     out: Annotated[
-        str | None, typer.Option(help="Directory (default: results/runs/sweep-profile).")
+        str | None, typer.Option(help="Directory (default: results/runs/sweep-profile-<model>).")
     ] = None,
     dry_run: DryRunOption = False,
     retry_failed: RetryOption = False,
@@ -69,7 +69,7 @@ def verb(
     tasks' exit depths differ. Targets are judged from the raw records: the same command with other
     targets runs nothing again. Exit codes: as `cdbench sweep`.
     """
-    from cdbench.profile.grid import Axes, profile_base, profile_sweep
+    from cdbench.profile.grid import Axes, profile_base, profile_name, profile_sweep
     from cdbench.sweep.cells import expand
     from cdbench.sweep.runners import checker
 
@@ -83,7 +83,7 @@ def verb(
         widths=_numbers("--widths", widths, int),
         rates=_numbers("--rates", rates, float),
     )
-    sweep = expand(profile_sweep(base, axes, NAME), NAME, check=checker())
+    sweep = expand(profile_sweep(base, axes, profile_name(base)), NAME, check=checker())
     slo = _targets(sweep.cells[0].config.slo, slo_ttft, slo_tpot, slo_e2e, percentile)
 
     from cdbench.profile.session import check, profile_document, write_profile
@@ -92,7 +92,7 @@ def verb(
 
     check(sweep, mode, slo)
     if dry_run:
-        print_document(plan(sweep, out), as_json)
+        print_document(plan(sweep, out, retry_failed), as_json)
         return
     swept = run(sweep, Options(out, retry_failed, limit_cells), say)
     directory = SweepDirectory.of(out, sweep.name, sweep.verb)

@@ -96,8 +96,14 @@ def verb(
             "modes": "cdb",
         },
     )
-    document, path = record(loaded, thresholds, quiet=as_json)
+    document, path = record(_no_interval(loaded), thresholds, quiet=as_json)
     _print(document, path, as_json)
+
+
+def _no_interval(config: RunConfig) -> RunConfig:
+    """Without an interval to wait for: a recording is one pass."""
+    repeats = config.repeats.model_copy(update={"interval": None})
+    return config.model_copy(update={"repeats": repeats})
 
 
 def record(

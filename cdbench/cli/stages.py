@@ -58,8 +58,9 @@ def verb(
 ) -> None:
     """Measure what one launch of each stage takes, by rows and by context.
 
-    Launches run through the engine as in `cdbench run`, at 1, 2, 4, … up to `engine.width` rows,
-    beside the least that this machine's memory and arithmetic allow. The document can stand for a
+    Launches run through the engine as in `cdbench run`, at 1, 2, 4, …, three quarters of
+    `engine.width`, and `engine.width` rows, beside the least that this machine's memory and
+    arithmetic allow. The document can stand for a
     new measurement where code, torch, threads, model, dtype, KV layout and exit rule are the same.
     Exit codes: 0 success, 2 wrong input.
     """

@@ -59,7 +59,7 @@ def verb(
     from cdbench.sweep.session import Options, plan, run
 
     if dry_run:
-        document = plan(sweep, out)
+        document = plan(sweep, out, retry_failed)
     else:
         document = run(sweep, Options(out, retry_failed, limit_cells), say)
     print_document(document, as_json)
@@ -99,5 +99,7 @@ def print_document(document: SweepDocument, as_json: bool) -> None:
     planned = document.status == "planned"
     table = sweep_report.plan_table if planned else sweep_report.summary_table
     print_table(table(document), console)
+    if document.sustained:
+        print_lines(console, "", *document.sustained)
     if document.estimate is not None:
         print_lines(console, "", sweep_report.estimate_words(document.estimate))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,11 +44,13 @@ class SustainedRate:
     """``rate`` is None where not even the lowest rate tried is sustained.
 
     ``first_failed`` is the lowest rate that is not; None where every rate tried is, and ``rate``
-    then only a lower limit.
+    then only a lower limit. ``unjudged`` is the lowest rate below it whose runs tell nothing:
+    ``rate`` lies below that too.
     """
 
     rate: float | None
     first_failed: float | None
+    unjudged: float | None = None
 
 
 def is_sustained(
@@ -64,12 +67,16 @@ def highest_sustained_rate(
     loads: Sequence[OfferedLoad],
     completed_share: float = COMPLETED_SHARE,
     attainment: float = ATTAINMENT,
+    unjudged: Sequence[float] = (),
 ) -> SustainedRate:
     """The highest rate tried that is sustained, as are all lower ones, in every run at them.
 
     A rate above one that failed does not count: it was luck, or a burst that the seed left out.
+    Nor does one above a rate in ``unjudged`` (a run there is missing or invalid): it might fail.
     """
     failed = [x.rate for x in loads if not is_sustained(x, completed_share, attainment)]
     first_failed = min(failed, default=None)
-    below = [x.rate for x in loads if first_failed is None or x.rate < first_failed]
-    return SustainedRate(max(below, default=None), first_failed)
+    unknown = min((x for x in unjudged if first_failed is None or x < first_failed), default=None)
+    limit = min((x for x in (first_failed, unknown) if x is not None), default=math.inf)
+    below = [x.rate for x in loads if x.rate < limit]
+    return SustainedRate(max(below, default=None), first_failed, unknown)

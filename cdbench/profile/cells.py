@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdbench.metrics.sustained import OfferedLoad, highest_sustained_rate
+from cdbench.metrics.sustained import OfferedLoad
 from cdbench.profile.served import (
     Served,
     attained,
@@ -22,7 +22,7 @@ from cdbench.schema.sweep import SweepCell
 from cdbench.sweep.cells import Cell
 from cdbench.sweep.directory import SweepDirectory
 from cdbench.sweep.figures import Figure, value
-from cdbench.workloads.arrivals import parse_arrivals
+from cdbench.sweep.sustained import Trial, offered_rate, setting_of, sustained_words
 
 LATENCIES = ("ttft", "tpot", "e2e")
 
@@ -102,28 +102,30 @@ def _against(runs: Served, slo: SloRecord) -> dict[str, object]:
     }
 
 
-def sustained_words(cells: list[Measured], slo: SloRecord) -> list[str]:
+def sustained(cells: list[Measured], slo: SloRecord) -> list[str]:
     """The highest offered rate that each setting keeps up with, in words; over open loops only."""
-    settings: dict[str, list[OfferedLoad]] = {}
-    for found in cells:
-        rate = parse_arrivals(found.record.arrivals).rate
-        if found.served is None or rate is None or found.record.state != "VALID":
-            continue
-        share = found.record.attained.estimate if found.record.attained is not None else None
-        load = OfferedLoad(rate, completed_rate(found.served), share)
-        settings.setdefault(_setting(found.record), []).append(load)
-    return [_sustained(setting, loads, slo) for setting, loads in settings.items()]
+    return sustained_words(
+        (
+            Trial(setting_of(found.cell.config), _setting(found), rate, _load(found, rate))
+            for found in cells
+            if (rate := offered_rate(found.cell.config)) is not None
+        ),
+        slo.percentile / 100,
+    )
 
 
-def _sustained(setting: str, loads: list[OfferedLoad], slo: SloRecord) -> str:
-    found = highest_sustained_rate(loads, attainment=slo.percentile / 100)
-    if found.rate is None:
-        return f"{setting}: not shown to keep up with even {found.first_failed:g} requests/s"
-    limit = "" if found.first_failed is None else f", but not {found.first_failed:g}"
-    more = " or more" if found.first_failed is None else ""
-    return f"{setting}: keeps up with {found.rate:g} requests/s{more}{limit}"
+def _load(found: Measured, rate: float) -> OfferedLoad | None:
+    """What a valid cell shows of its rate."""
+    if found.served is None or found.record.state != "VALID":
+        return None
+    share = found.record.attained.estimate if found.record.attained is not None else None
+    return OfferedLoad(rate, completed_rate(found.served), share)
 
 
-def _setting(cell: ProfileCell) -> str:
-    at = f"{cell.rule}@{cell.threshold:g}" if cell.threshold is not None else str(cell.rule)
+def _setting(found: Measured) -> str:
+    """The rule as it ran; of a cell that has not, what it changes."""
+    cell = found.record
+    if cell.rule is None:
+        return found.cell.words
+    at = f"{cell.rule}@{cell.threshold:g}" if cell.threshold is not None else cell.rule
     return f"{at}, max_loops {cell.max_loops}, width {cell.width}"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cdbench import resources
+from cdbench.bench.directory import slug
 from cdbench.config import Tree, read_tree, set_layer, with_keys
 from cdbench.errors import UsageError
 from cdbench.sweep.file import SweepFile, parse_sweep
@@ -31,14 +33,21 @@ def profile_base(config: str | None, overrides: Sequence[str], flags: Tree, mode
     """The configuration around which the profile varies: flags over ``--set`` over the file.
 
     Without word from any of them only ``mode`` runs, only equal work, and without stage curves:
-    latencies need none. UsageError for what is wrong with it.
+    latencies need none. An interval to wait for is dropped. UsageError for what is wrong with it.
     """
     own = {"modes": [mode], "work": ["equal"], "stages": "none"}
     tree = with_keys({}, own, "profile")
     if config is not None:
         tree = with_keys(tree, read_tree(config), config)
     tree = with_keys(tree, set_layer(overrides), "--set")
-    return with_keys(tree, {k: v for k, v in flags.items() if v is not None}, "flags")
+    given = {k: v for k, v in flags.items() if v is not None}
+    return with_keys(tree, {**given, "repeats.interval": None}, "flags")
+
+
+def profile_name(base: Tree) -> str:
+    """The name of the sweep, and with it of the default directory: it says whose profile it is."""
+    model = resources.canonical_model(str(base.get("model", resources.DEFAULT_MODEL)))
+    return f"profile-{slug(model)}"
 
 
 def profile_sweep(base: Tree, axes: Axes, name: str) -> SweepFile:

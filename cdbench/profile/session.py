@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cdbench.bench.exits import exit_distributions
 from cdbench.errors import UsageError
-from cdbench.profile.cells import Measured, measured_cell, sustained_words
+from cdbench.profile.cells import Measured, measured_cell, sustained
 from cdbench.profile.recommend import recommend
 from cdbench.profile.served import goodput, has_target, slo_of
 from cdbench.schema.exits import ExitDistributions
@@ -64,7 +64,7 @@ def profile_document(
         varied=swept.varied,
         cells=records,
         recommendation=chosen,
-        sustained=sustained_words(cells, slo),
+        sustained=sustained(cells, slo),
         exits=_exits(cells, chosen.cell, mode),
         notes=swept.notes,
     )

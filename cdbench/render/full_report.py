@@ -6,7 +6,7 @@ from cdbench.metrics.percentiles import minimum_samples
 from cdbench.render.bounds import bounds_table
 from cdbench.render.exit_report import exit_tables
 from cdbench.render.formats import Kind
-from cdbench.render.run_report import speedup_cell, timed_adaptive
+from cdbench.render.run_report import comparison, speedup_cell, timed_adaptive
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.render.waterfall import waterfall_tables
 from cdbench.schema import IntervalRecord, ModeResult, Result
@@ -173,6 +173,7 @@ def _pair_table(result: Result) -> Table:
         Column("speed-up", align="left"),
         Column("e2e", direction="up"),
         Column("decode", direction="up"),
+        Column("e2e with other requests", priority=1),
     )
     names = dict.fromkeys((c.mode, c.over) for c in pairs)
     rows = tuple(
@@ -181,8 +182,22 @@ def _pair_table(result: Result) -> Table:
                 text(f"{mode} over {over}"),
                 speedup_cell(result, mode, over, "e2e"),
                 speedup_cell(result, mode, over, "decode"),
+                _moved_cell(result, mode, over),
             )
         )
         for mode, over in names
     )
-    return Table(columns, rows, "speed-ups on equal work, geometric mean and interval over blocks")
+    notes: tuple[str, ...] = ()
+    if any(c.over_requests is not None for c in pairs):
+        notes = (
+            "Intervals over blocks cover the machine's noise on these requests. 'With other "
+            "requests' is a bootstrap over the requests, the share realised of the bound held.",
+        )
+    title = "speed-ups on equal work, geometric mean and interval over blocks"
+    return Table(columns, rows, title, notes)
+
+
+def _moved_cell(result: Result, mode: str, over: str) -> Cell:
+    found = comparison(result, mode, over, "e2e")
+    moved = found.over_requests if found is not None else None
+    return text("-") if moved is None else _spread_cell(moved, Kind.RATIO)

@@ -24,7 +24,6 @@ def plan_table(document: SweepDocument) -> Table:
         Column("state", align="left"),
         Column("time left", priority=1),
     )
-    per_cell = document.estimate.per_cell if document.estimate is not None else {}
     rows = tuple(
         Row(
             (
@@ -32,7 +31,7 @@ def plan_table(document: SweepDocument) -> Table:
                 text(cell.hash),
                 *_changed(cell, document.varied),
                 text(state_words(cell)),
-                Cell(_left(cell, per_cell), Kind.SECONDS),
+                Cell(_left(cell, document.estimate), Kind.SECONDS),
             )
         )
         for cell in document.cells
@@ -40,11 +39,11 @@ def plan_table(document: SweepDocument) -> Table:
     return Table(columns, rows, f"sweep {document.name}", notes=tuple(document.notes))
 
 
-def _left(cell: SweepCell, per_cell: dict[str, float]) -> float | None:
-    waiting = sum(r.state != "finished" for r in cell.rounds)
-    if waiting == 0:
+def _left(cell: SweepCell, estimate: SweepEstimate | None) -> float | None:
+    waiting = estimate.left_per_cell.get(cell.hash, 0) if estimate is not None else 0
+    if estimate is None or waiting == 0:
         return 0.0
-    one = per_cell.get(cell.hash)
+    one = estimate.per_cell.get(cell.hash)
     return None if one is None else waiting * one
 
 

@@ -4,7 +4,8 @@
 - ``requests.jsonl`` has one ``RequestRecord`` per request and timed run, ``repeats.jsonl`` one
   ``RepeatRecord`` per timed run (one ``LivePassRecord`` per live pass), ``workload.jsonl`` one
   ``WorkloadRecord`` per request of the workload, ``launches.npz`` every launch
-  (``schema/launches.py``): the source of every summary.
+  (``schema/launches.py``), ``stages.jsonl`` one ``StagePassRecord`` per pass over the stages: the
+  source of every summary.
 - ``cdbench generate --json`` prints one ``GenerateDocument``.
 
 Rules. An absent or undefined value is null, never 0; NaN and infinity are never written (an
@@ -38,12 +39,14 @@ from cdbench.schema.files import (
     REPEATS_FILE,
     REQUESTS_FILE,
     RESULT_FILE,
+    STAGE_PASSES_FILE,
     TRACE_FILE,
     WORKLOAD_FILE,
     append_lines,
     read_repeats,
     read_requests,
     read_result,
+    read_stage_passes,
     read_workload,
     to_json,
     write_requests,
@@ -85,6 +88,7 @@ from cdbench.schema.result import (
     Validity,
     Workload,
 )
+from cdbench.schema.stages import StagePassPoint, StagePassRecord
 from cdbench.schema.waterfall import Waterfall, WaterfallRow
 from cdbench.schema.workload import (
     WorkloadRecord,
@@ -96,6 +100,7 @@ __all__ = [
     "REQUESTS_FILE",
     "RESULT_FILE",
     "SCHEMA_VERSION",
+    "STAGE_PASSES_FILE",
     "TRACE_FILE",
     "WORKLOAD_FILE",
     "Accuracy",
@@ -129,6 +134,8 @@ __all__ = [
     "RequestRecord",
     "Result",
     "Scope",
+    "StagePassPoint",
+    "StagePassRecord",
     "Validity",
     "Waterfall",
     "WaterfallRow",
@@ -139,6 +146,7 @@ __all__ = [
     "read_repeats",
     "read_requests",
     "read_result",
+    "read_stage_passes",
     "read_workload",
     "to_json",
     "write_requests",

@@ -18,6 +18,7 @@ from cdbench.schema.base import SCHEMA_VERSION
 from cdbench.schema.repeats import LivePassRecord, RepeatLine, RepeatRecord
 from cdbench.schema.requests import RequestRecord
 from cdbench.schema.result import Result
+from cdbench.schema.stages import StagePassRecord
 from cdbench.schema.workload import WorkloadRecord
 
 RESULT_FILE = "result.json"
@@ -25,6 +26,7 @@ REQUESTS_FILE = "requests.jsonl"
 REPEATS_FILE = "repeats.jsonl"
 WORKLOAD_FILE = "workload.jsonl"
 LAUNCHES_FILE = "launches.npz"
+STAGE_PASSES_FILE = "stages.jsonl"
 TRACE_FILE = "trace.json"
 
 
@@ -72,6 +74,11 @@ def read_repeats(path: Path) -> Iterator[RepeatRecord | LivePassRecord]:
 def read_workload(path: Path) -> Iterator[WorkloadRecord]:
     """Read a ``workload.jsonl``. UsageError as ``read_requests``."""
     yield from _read_lines(TypeAdapter(WorkloadRecord), path)
+
+
+def read_stage_passes(path: Path) -> Iterator[StagePassRecord]:
+    """Read a ``stages.jsonl``, in the order of the run. UsageError as ``read_requests``."""
+    yield from _read_lines(TypeAdapter(StagePassRecord), path)
 
 
 def append_lines(path: Path, records: Iterable[BaseModel]) -> None:

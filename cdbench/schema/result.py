@@ -131,6 +131,11 @@ class Comparison(Record):
         description="geometric mean over blocks, 95 % t interval on logs"
     )
     log_ratios: list[float] = Field(default_factory=list, description="one per block")
+    over_requests: IntervalRecord | None = Field(
+        None,
+        description="bootstrap over requests, over static only: how the speed-up would move with "
+        "other requests if the share realised of flop_bound (decode) or work_bound (e2e) stayed",
+    )
     note: str | None = None
 
 
@@ -140,6 +145,10 @@ class BoundRecord(Record):
     value: Measure
     scope: Scope
     realised: IntervalRecord | None = None
+    over_requests: IntervalRecord | None = Field(
+        None,
+        description="the bound for other requests: 95 % bootstrap over those there were (FLOPs)",
+    )
     note: str | None = None
 
 

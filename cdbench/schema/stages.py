@@ -1,6 +1,7 @@
 """``stages.json``: the stage curves of one model on one machine, with the floors below them.
 
-The same document is the section ``stages`` of a ``result.json``.
+The same document is the section ``stages`` of a ``result.json``. ``stages.jsonl`` has the passes
+that a run made for it, one a line.
 """
 
 from __future__ import annotations
@@ -47,11 +48,31 @@ class StagePoint(Record):
     high_s: float = Field(description="of the slowest pass")
     passes: int
     launches: int = Field(description="launches timed, over all passes")
-    floor_s: float = Field(description="no launch of this size can take less on this machine")
+    floor_s: float = Field(
+        description="least that a launch of this size can take on this machine, its attention "
+        "padding every row to the longest one's context"
+    )
+
+
+class StagePassPoint(Record):
+    """One stage at one size in one pass. ``rows`` and ``context`` as in ``StagePoint``."""
+
+    stage: CurveStage
+    rows: int
+    context: int
+    mean_s: float = Field(gt=0, description="mean launch, without those held up from outside")
+    launches: int = Field(description="launches timed")
+
+
+class StagePassRecord(Record):
+    """One line of ``stages.jsonl``: one whole pass over the grid."""
+
+    number: int = Field(description="from 0; pass 0 is made before the first block")
+    points: list[StagePassPoint] = Field(description="in the order in which they were timed")
 
 
 class StageWork(Record):
-    """What one launch of a stage must move and compute at least.
+    """What one launch of a stage must move and compute at least, every row at one context.
 
     bytes = weight_bytes + rows·(row_bytes + context·position_bytes), FLOPs = rows·(row_flops +
     context·position_flops).
@@ -65,14 +86,21 @@ class StageWork(Record):
 
 
 class StageFloors(Record):
-    """What the machine was measured to do, and what each stage asks of it."""
+    """What the machine was measured to do, and what each stage asks of it.
+
+    Floors are those of launches whose attention pads every row to the longest one's context.
+    """
 
     bandwidth_bytes_per_s: float = Field(gt=0, description="best of large copies and triads")
     matmul_flops_per_s: float = Field(gt=0, description="best of large products in this dtype")
     work: dict[CurveStage, StageWork] = Field(description="by stage; prelude, core, coda, prefill")
 
     def floor_s(self, stage: CurveStage, rows: float, context: float) -> float:
-        """max(bytes / bandwidth, FLOPs / rate) of one launch, in seconds (metrics.md).
+        """max(bytes / bandwidth, FLOPs / rate) of one launch, in seconds.
+
+        Every row is charged ``context``, that of the longest one: the floor of a launch whose
+        attention pads to its longest row, as the reference backend does, and not of ragged
+        attention, which reads less for the shorter rows.
 
         The exit rule's own work is left out. A small model's weights stay in the processor's
         caches, which are faster than the memory: its launches can come close to this or below.

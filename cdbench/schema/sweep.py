@@ -66,6 +66,9 @@ class SweepEstimate(Record):
     cells_left: int = Field(description="runs still to be made, over all rounds")
     finished: int = Field(description="finished runs the estimate comes from")
     per_cell: dict[str, float] = Field(default_factory=dict, description="cell hash → seconds")
+    left_per_cell: dict[str, int] = Field(
+        default_factory=dict, description="cell hash → its runs still to be made; others have none"
+    )
 
 
 class SweepDocument(Record):
@@ -83,5 +86,9 @@ class SweepDocument(Record):
     varied: list[str]
     columns: list[str] = Field(description="names of the figures, in the order of the table")
     cells: list[SweepCell]
+    sustained: list[str] = Field(
+        default_factory=list,
+        description="of a sweep over arrival rates: the highest that each mode keeps up with",
+    )
     notes: list[str] = Field(default_factory=list)
     estimate: SweepEstimate | None = None

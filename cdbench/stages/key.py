@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,8 +15,12 @@ from cdbench.machine.unchanged import sha256_file, source_sha256
 from cdbench.schema.files import read_document
 from cdbench.schema.stages import STAGES_FILE, StageCurves, StageKey
 
-TIMED_PACKAGES = ("models", "runtime")
-"""The code that a launch runs."""
+TIMED_PACKAGES = ("models", "runtime", "stages")
+"""The code that a launch runs, and that which makes cells of launches."""
+
+
+BEYOND = 1.25
+"""Contexts this far beyond those measured are still read off the last line of a curve."""
 
 
 def stage_key(plan: Plan) -> StageKey:
@@ -69,6 +73,17 @@ def read_curves(path: Path, plan: Plan, width: int | None = None) -> StageCurves
             "measure anew with `cdbench stages`"
         )
     return saved
+
+
+def uncovered(saved: StageCurves, contexts: Sequence[int]) -> str | None:
+    """Why saved curves do not reach these contexts; None where they do, or nearly."""
+    low, high = min(contexts), max(contexts)
+    if low >= saved.contexts[0] / BEYOND and high <= saved.contexts[-1] * BEYOND:
+        return None
+    return (
+        f"they were measured at contexts of {saved.contexts[0]} to {saved.contexts[-1]}, later "
+        f"tokens here have {low} to {high}"
+    )
 
 
 def differences(saved: StageKey, wanted: StageKey) -> list[str]:

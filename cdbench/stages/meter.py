@@ -12,18 +12,17 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from statistics import median
 
 from cdbench import manifest
 from cdbench.bench.plan import Plan
 from cdbench.grammar import Mode
-from cdbench.metrics.curves import CURVE_STAGES, CurveStage
-from cdbench.runtime.core import Clock, ExitPolicy, LaunchLog, LaunchRecord, Request
+from cdbench.runtime.core import Clock, ExitPolicy, LaunchLog, LaunchRecord, Request, Stage
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.exits import RULES, Needs
-from cdbench.schema.stages import StageCurves, StageFloors, StagePoint
+from cdbench.runtime.kv_cache import cache_shape
+from cdbench.schema.stages import StageCurves, StageFloors, StagePassPoint, StagePassRecord
 from cdbench.stages.cells import (
     Cell,
     CellKind,
@@ -36,17 +35,11 @@ from cdbench.stages.cells import (
 from cdbench.stages.floors import measure_floors
 from cdbench.stages.grid import checked_contexts, chunk_sizes, widths
 from cdbench.stages.key import stage_key
+from cdbench.stages.points import points_of
+from cdbench.workloads.resolve import free_bytes
 
-Place = tuple[CurveStage, int, int]
-"""Stage, rows, context."""
-
-
-@dataclass
-class _Measured:
-    """One point so far: the mean launch of every pass, and how many launches that were."""
-
-    means_s: list[float] = field(default_factory=list)
-    launches: int = 0
+MEMORY_SHARE = 0.25
+"""Of the free memory, for the keys and values of cells: timed engines hold theirs beside them."""
 
 
 class StageMeter:
@@ -77,9 +70,8 @@ class StageMeter:
     ) -> None:
         self.plan = plan
         self.contexts = checked_contexts(plan, contexts)
-        self.width = width or plan.config.engine.width
+        self.width = affordable_width(plan, width or plan.config.engine.width, self.contexts[-1])
         self.prompt_tokens = prompt_tokens or self.contexts[len(self.contexts) // 2]
-        self.passes = 0
         dims = plan.model.network.dims
         self._streams = Streams(texts, dims.vocab_size)
         self._company = Company(
@@ -93,8 +85,14 @@ class StageMeter:
         if needs is Needs.NOTHING:
             self._decodes = ("plain",)
         kinds: tuple[CellKind, ...] = (*self._decodes, "prefill")
-        self._instruments = {kind: _Instrument(plan, kind, self.width, clock) for kind in kinds}
-        self._found: dict[Place, _Measured] = {}
+        # A pass after the first is quick where all cells' prompts can stay.
+        held = len(self.contexts) * self.width * self.contexts[-1] * len(self._decodes)
+        keeps = held <= affordable_positions(plan)
+        self._instruments = {
+            kind: _Instrument(plan, kind, self.width, clock, keeps) for kind in kinds
+        }
+        self._kept: list[StagePassRecord] = []
+        self._timed: list[StagePassPoint] = []
         self._floors: StageFloors | None = None
         self._warm = False
         self._seconds = 0.0
@@ -115,6 +113,16 @@ class StageMeter:
         )
         return grid + [Cell("prefill", rows, self.prompt_tokens) for rows in sizes]
 
+    @property
+    def passes(self) -> int:
+        """How many were made and kept. One that was broken off is none."""
+        return len(self._kept)
+
+    @property
+    def last_pass(self) -> StagePassRecord:
+        """What the last kept pass found. IndexError before the first."""
+        return self._kept[-1]
+
     def one_pass(self) -> None:
         """Time every cell once, in an order drawn anew. The first call warms up before it."""
         if not self._warm:
@@ -123,7 +131,7 @@ class StageMeter:
         start = time.monotonic()
         self._pass(keep=True)
         self._seconds += time.monotonic() - start
-        self.passes += 1
+        self._kept.append(StagePassRecord(number=self.passes, points=self._timed))
 
     def curves(self) -> StageCurves:
         """The document of the passes so far. ValueError before the first."""
@@ -137,7 +145,7 @@ class StageMeter:
             contexts=list(self.contexts),
             rows="ragged" if self._company.contexts else "equal",
             passes=self.passes,
-            points=[_point(place, self._found[place], floors) for place in self._places],
+            points=points_of(self._kept, floors),
             floors=floors,
             measured_utc=datetime.now(UTC).isoformat(timespec="seconds"),
             command=manifest.typed_command(sys.argv),
@@ -145,12 +153,8 @@ class StageMeter:
             notes=_notes(self.plan),
         )
 
-    @property
-    def _places(self) -> list[Place]:
-        """By stage, context and rows."""
-        return sorted(self._found, key=lambda p: (CURVE_STAGES.index(p[0]), p[2], p[1]))
-
     def _pass(self, keep: bool) -> None:
+        self._timed = []
         cells = self.cells
         random.Random(f"{self._seed}/{self.passes}").shuffle(cells)
         gc.collect()
@@ -170,9 +174,15 @@ class StageMeter:
         for found in read_launches(cell, records):
             if found.stage == "coda_with_exit" and not self._reads_out:
                 continue
-            place = self._found.setdefault((found.stage, cell.rows, cell.context), _Measured())
-            place.means_s.append(found.mean_s)
-            place.launches += found.count
+            self._timed.append(
+                StagePassPoint(
+                    stage=found.stage,
+                    rows=cell.rows,
+                    context=cell.context,
+                    mean_s=found.mean_s,
+                    launches=found.count,
+                )
+            )
 
     def _requests(self, cell: Cell) -> list[Request]:
         if cell.kind == "prefill":
@@ -181,10 +191,30 @@ class StageMeter:
         return decode_requests(cell, self._streams, self._company, policy)
 
 
+def affordable_positions(plan: Plan) -> int:
+    """Positions at full depth that the meter may hold: a share of the memory that is free now."""
+    network = plan.model.network
+    shape = cache_shape(network.dims, plan.kv_layout, plan.max_loops, network.dtype)
+    # Kept prompts hold a row for every loop, and pools grow by doubling.
+    row = shape.boundary_bytes + plan.max_loops * shape.row_bytes[Stage.CORE]
+    return int(MEMORY_SHARE * free_bytes(network.device)) // row
+
+
+def affordable_width(plan: Plan, width: int, context: int) -> int:
+    """The widest launches of this context whose keys and values the meter may hold, at least 1.
+
+    Below the width asked for, the curves do not reach a run's widest launches, and what is made
+    from them says so.
+    """
+    return max(1, min(width, affordable_positions(plan) // context))
+
+
 class _Instrument:
     """The engine that serves one kind of cell, and the log of its launches."""
 
-    def __init__(self, plan: Plan, kind: CellKind, width: int, clock: Clock | None) -> None:
+    def __init__(
+        self, plan: Plan, kind: CellKind, width: int, clock: Clock | None, keeps_prompts: bool
+    ) -> None:
         subject = plan.subject(Mode("cdb" if kind == "with_exit" else "static"))
         settings = plan.settings(subject, live=False)
         cap = max(width, settings.max_residents)
@@ -197,7 +227,7 @@ class _Instrument:
             width=width,
             kv_budget_bytes=None,
             kv_host_bytes=None,
-            prefix_cache=kind != "prefill" and settings.state_init == "zero",
+            prefix_cache=keeps_prompts and kind != "prefill" and settings.state_init == "zero",
             coda_min_rows=1,
             min_free_residents=None,
         )
@@ -210,21 +240,6 @@ class _Instrument:
         failed = [r.error for r in self._engine.run(requests) if r.error is not None]
         assert not failed, f"a cell's request was refused: {failed[0]}"
         return list(self._log.records)
-
-
-def _point(place: Place, found: _Measured, floors: StageFloors) -> StagePoint:
-    stage, rows, context = place
-    return StagePoint(
-        stage=stage,
-        rows=rows,
-        context=context,
-        time_s=median(found.means_s),
-        low_s=min(found.means_s),
-        high_s=max(found.means_s),
-        passes=len(found.means_s),
-        launches=found.launches,
-        floor_s=floors.floor_s(stage, rows, context),
-    )
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -75,6 +75,7 @@ def expand(
     for number, changes in enumerate(_all_changes(file, base, source), start=1):
         try:
             config = parse_config(with_keys(base, changes, source))
+            _check_repeats(config)
             if check is not None:
                 check(config)
         except UsageError as error:
@@ -102,6 +103,15 @@ def expand(
         show=file.show,
         notes=tuple(merged),
     )
+
+
+def _check_repeats(config: RunConfig) -> None:
+    """A sweep's intervals are of 95 % over the blocks of all rounds, and so of fixed blocks."""
+    if config.repeats.interval is not None:
+        raise UsageError(
+            "repeats.interval: cells are compared over a fixed number of blocks; drop it, or add "
+            "--set repeats.interval=null"
+        )
 
 
 def cell_hash(config: RunConfig, verb: Verb) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -125,9 +126,12 @@ def estimate(waiting: Sequence[Job], looked: dict[str, list[CellRound]]) -> Swee
     }
     means = {name: sum(found) / len(found) for name, found in times.items() if found}
     left = [job.cell.hash for job in waiting]
+    counts = dict(Counter(left))
     finished = sum(map(len, times.values()))
     if not means:
-        return SweepEstimate(seconds=None, cells_left=len(left), finished=finished)
+        return SweepEstimate(
+            seconds=None, cells_left=len(left), finished=finished, left_per_cell=counts
+        )
     overall = sum(means.values()) / len(means)
     per_cell = {name: means.get(name, overall) for name in left}
     return SweepEstimate(
@@ -135,4 +139,5 @@ def estimate(waiting: Sequence[Job], looked: dict[str, list[CellRound]]) -> Swee
         cells_left=len(left),
         finished=finished,
         per_cell=per_cell,
+        left_per_cell=counts,
     )

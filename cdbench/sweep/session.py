@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from cdbench.schema.sweep import SweepDocument
@@ -21,10 +22,10 @@ class Options:
     limit: int | None = None
 
 
-def plan(sweep: Sweep, out: str | None) -> SweepDocument:
-    """What would run, and for how long. Writes nothing."""
+def plan(sweep: Sweep, out: str | None, retry_failed: bool = False) -> SweepDocument:
+    """What the same command would run, and for how long. Writes nothing."""
     directory = SweepDirectory.of(out, sweep.name, sweep.verb)
-    return Summary(sweep, directory).planned(to_run(sweep, directory, retry_failed=True))
+    return Summary(sweep, directory).planned(to_run(sweep, directory, retry_failed))
 
 
 def run(
@@ -40,15 +41,16 @@ def run(
     directory.prepare(sweep.name)
     waiting = to_run(sweep, directory, options.retry_failed)
     directory.write(summary.so_far(waiting))
+    ended = itertools.count(1)
     executed = execute(
         waiting,
         directory,
         run_cell or runner(sweep.verb),
         announce,
-        lambda: directory.write(summary.so_far(waiting)),
+        lambda: directory.write(summary.so_far(waiting[next(ended) :])),
         options.limit,
     )
-    document = summary.so_far(waiting, executed.interrupted)
+    document = summary.so_far(waiting[len(waiting) - executed.left :], executed.interrupted)
     directory.write(document)
     announce(f"written to {directory.path}")
     return document

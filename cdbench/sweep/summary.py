@@ -12,7 +12,9 @@ from cdbench.sweep.cells import Cell, Sweep
 from cdbench.sweep.directory import SweepDirectory
 from cdbench.sweep.execute import Job, estimate
 from cdbench.sweep.figures import Figure, columns, value
+from cdbench.sweep.likeness import other_models, other_workloads
 from cdbench.sweep.stage_figures import stage_columns, stage_value
+from cdbench.sweep.sustained import sustained_rates
 
 FEW_BLOCKS = re.compile(r"\d+ blocks? (?:was|were) timed; an interval needs \d+")
 """What a run says of too few blocks: over all rounds there may be enough."""
@@ -52,6 +54,8 @@ class Summary:
             for cell in sweep.cells
         }
         results = {cell.hash: self.directory.results(cell, sweep.rounds) for cell in sweep.cells}
+        cells = [self._cell(cell, looked[cell.hash], results[cell.hash]) for cell in sweep.cells]
+        found = [results[cell.hash] for cell in sweep.cells]
         return SweepDocument(
             name=sweep.name,
             verb=sweep.verb,
@@ -61,8 +65,9 @@ class Summary:
             base=sweep.base,
             varied=list(sweep.varied),
             columns=list(self.columns),
-            cells=[self._cell(cell, looked[cell.hash], results[cell.hash]) for cell in sweep.cells],
-            notes=self._notes([r for found in results.values() for r in found]),
+            cells=cells,
+            sustained=[] if status == "planned" else sustained_rates(sweep.cells, cells, found),
+            notes=self._notes(found),
             estimate=estimate(
                 [j for j in waiting if looked[j.cell.hash][j.round - 1].state != "finished"],
                 looked,
@@ -91,8 +96,13 @@ class Summary:
             return {name: stage_value(name, curves) for name in self.columns}
         return {figure.name: value(figure, results) for figure in self._figures}
 
-    def _notes(self, results: Sequence[Result]) -> list[str]:
+    def _notes(self, found: Sequence[Sequence[Result]]) -> list[str]:
+        results = [result for each in found for result in each]
+        configs = [
+            cell.config for cell, each in zip(self.sweep.cells, found, strict=True) for _ in each
+        ]
         notes = [*self.sweep.notes, *marks(results), *mixed_code(results)]
+        notes += [*other_models(configs, results), *other_workloads(configs, results)]
         strangers = self.directory.strangers(self.sweep.cells)
         if strangers:
             notes.append(f"{strangers} cells in this directory are no longer part of the sweep")

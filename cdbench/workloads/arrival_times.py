@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,13 @@ class ArrivalSchedule:
 
     spec: ArrivalSpec = ArrivalSpec()  # noqa: RUF009  # frozen
     offsets_s: tuple[float, ...] | None = None
+
+    def keeping(self, kept: Sequence[bool]) -> ArrivalSchedule:
+        """The schedule of those requests alone, each at its own time."""
+        if self.offsets_s is None:
+            return self
+        pairs = zip(self.offsets_s, kept, strict=True)
+        return replace(self, offsets_s=tuple(offset for offset, keep in pairs if keep))
 
     @property
     def kind(self) -> Arrivals:

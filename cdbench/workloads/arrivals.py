@@ -60,6 +60,13 @@ class ArrivalSpec:
         return rates if self.burstiness == 1 else f"{rates}:{_short(self.burstiness)}"
 
     @property
+    def mean_rate(self) -> float | None:
+        """Requests per second offered, over a whole ramp; None without a rate of its own."""
+        if self.rate is None or self.end_rate is None:
+            return self.rate
+        return (self.rate + self.end_rate) / 2
+
+    @property
     def wall_ratios_allowed(self) -> bool:
         """Whether wall times may form ratios: where arrivals set the pace, they measure that."""
         return self.kind in (Arrivals.ALL_AT_ONCE, Arrivals.CLOSED_LOOP)

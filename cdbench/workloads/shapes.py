@@ -6,8 +6,8 @@
     alpaca    instruction, input, output
     ids       {"prompt": [ids]}, as `generate --ids-file` reads: not read here
 
-``auto`` looks at the columns and at one row. A row that cannot be read as its dataset's shape
-gives None.
+``auto`` looks at the columns and at the first value that holds something in each, over the first
+rows. A row that cannot be read as its dataset's shape gives None.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from typing import Any, Literal
 from cdbench import resources
 from cdbench.errors import UsageError
 from cdbench.workloads.dataset import Row, Rows
+
+PROBED_ROWS = 50
+"""Rows looked through for a column's first value: the first ones may be empty."""
 
 Format = Literal["auto", "text", "chat", "sharegpt", "alpaca", "ids"]
 
@@ -78,14 +81,15 @@ def reader_for(rows: Rows, settings: ShapeSettings) -> tuple[Format, Reader]:
                 f"workload.{key}: {rows.where} has no column {column!r}; "
                 f"{resources.nearest_hint(column, rows.columns)}"
             )
-    shape = _recognised(rows, settings) if settings.format == "auto" else settings.format
+    seen = first_values(rows)
+    shape = _recognised(seen, settings) if settings.format == "auto" else settings.format
     if shape == "text":
-        return shape, _text_reader(rows, settings)
+        return shape, _text_reader(rows, seen, settings)
     if settings.template is not None:
         raise UsageError(f"workload.template: means nothing for format {shape}; use text")
     if shape == "alpaca":
         return shape, _alpaca_reader(rows)
-    column = settings.column or _chat_column(rows)
+    column = settings.column or _chat_column(seen)
     if column is None:
         raise UsageError(
             f"workload.column: no column of {rows.where} holds turns; name it "
@@ -94,13 +98,38 @@ def reader_for(rows: Rows, settings: ShapeSettings) -> tuple[Format, Reader]:
     return shape, _turns_reader(column, first_pair=shape == "sharegpt")
 
 
-def _recognised(rows: Rows, settings: ShapeSettings) -> Format:
+def first_values(rows: Rows) -> Row:
+    """Column → its first value that is not empty, over the first rows; where all are, one of them.
+
+    A null gives way to any value, so that a column of empty texts still is one of text.
+    """
+    seen: Row = dict.fromkeys(rows.columns)
+    for index in range(min(PROBED_ROWS, len(rows))):
+        row = rows[index]
+        for column, value in seen.items():
+            if not _holds(value) and row[column] is not None:
+                seen[column] = row[column]
+        if all(map(_holds, seen.values())):
+            break
+    return seen
+
+
+def _holds(value: Any) -> bool:
+    """Whether a value holds something. A mapping of empty lists is a conversation without turns."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    if isinstance(value, dict):
+        return any(map(_holds, value.values()))
+    return bool(value) if isinstance(value, list) else value is not None
+
+
+def _recognised(seen: Row, settings: ShapeSettings) -> Format:
     if settings.template is not None:
         return "text"
-    column = settings.column or _chat_column(rows)
-    if column is not None and (turns := _turns(rows[0][column])):
+    column = settings.column or _chat_column(seen)
+    if column is not None and (turns := _turns(seen[column])):
         return "sharegpt" if "from" in turns[0] else "chat"
-    if settings.column is None and {"instruction", "output"} <= {*rows.columns}:
+    if settings.column is None and {"instruction", "output"} <= {*seen}:
         return "alpaca"
     return "text"
 
@@ -108,13 +137,13 @@ def _recognised(rows: Rows, settings: ShapeSettings) -> Format:
 # Text.
 
 
-def _text_reader(rows: Rows, settings: ShapeSettings) -> Reader:
-    write = _template(rows, settings)
+def _text_reader(rows: Rows, seen: Row, settings: ShapeSettings) -> Reader:
+    write = _template(rows, seen, settings)
     reference = settings.reference_column
     if reference is None:
-        used = settings.column or _text_column(rows) if settings.template is None else None
+        used = settings.column or _text_column(seen) if settings.template is None else None
         known = [name for name in REFERENCE_COLUMNS if name in rows.columns and name != used]
-        reference = next((name for name in known if isinstance(rows[0][name], str)), None)
+        reference = next((name for name in known if isinstance(seen[name], str)), None)
 
     def read(row: Row) -> Exchange | None:
         text = write(row)
@@ -126,7 +155,7 @@ def _text_reader(rows: Rows, settings: ShapeSettings) -> Reader:
     return read
 
 
-def _template(rows: Rows, settings: ShapeSettings) -> Callable[[Row], str | None]:
+def _template(rows: Rows, seen: Row, settings: ShapeSettings) -> Callable[[Row], str | None]:
     """What writes a row's prompt: the template, else the one column of text."""
     if settings.template is not None:
         if settings.column is not None:
@@ -134,13 +163,13 @@ def _template(rows: Rows, settings: ShapeSettings) -> Callable[[Row], str | None
         template = settings.template
         _check_template(template, rows)
         return lambda row: template.format_map({k: "" if v is None else v for k, v in row.items()})
-    column = settings.column or _text_column(rows)
+    column = settings.column or _text_column(seen)
     if column is None:
         raise UsageError(
             f"workload.column: which column of {rows.where} holds the prompt is open; name it, or "
             f"write a workload.template (it has {', '.join(rows.columns)})"
         )
-    if rows[0][column] is not None and not isinstance(rows[0][column], str):
+    if seen[column] is not None and not isinstance(seen[column], str):
         raise UsageError(
             f"workload.column: {column!r} of {rows.where} holds no text; name a column of text, "
             "or set workload.format"
@@ -165,9 +194,9 @@ def _check_template(template: str, rows: Rows) -> None:
             )
 
 
-def _text_column(rows: Rows) -> str | None:
+def _text_column(seen: Row) -> str | None:
     """The column of text by its name, else the only one; None where it is open."""
-    of_text = [name for name in rows.columns if isinstance(rows[0][name], str)]
+    of_text = [name for name, value in seen.items() if isinstance(value, str)]
     named = [name for name in TEXT_COLUMNS if name in of_text]
     if named:
         return named[0]
@@ -200,8 +229,8 @@ def _alpaca_reader(rows: Rows) -> Reader:
     return read
 
 
-def _chat_column(rows: Rows) -> str | None:
-    found = [c for c in CHAT_COLUMNS if c in rows.columns and _turns(rows[0][c])]
+def _chat_column(seen: Row) -> str | None:
+    found = [c for c in CHAT_COLUMNS if _turns(seen.get(c))]
     return found[0] if found else None
 
 

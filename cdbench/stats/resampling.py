@@ -1,0 +1,42 @@
+"""How a ratio of sums would move with other requests: a bootstrap over the requests there were.
+
+It answers another question than the interval over blocks, which covers the machine's noise on this
+workload; so a number that comes from here is always marked.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cdbench.stats.interval import Interval
+
+RESAMPLES = 2000
+MIN_REQUESTS = 10
+"""Fewer requests say too little of others."""
+
+
+def ratio_over_requests(
+    full: npt.ArrayLike, own: npt.ArrayLike, *, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """Σ full / Σ own over requests, each drawn again with both of its values.
+
+    A percentile interval; without ends below ``MIN_REQUESTS``. The same values and seed give the
+    same interval.
+
+    Raises:
+        ValueError: the two differ in length, are empty, or a value is not positive.
+    """
+    full_N, own_N = np.asarray(full, dtype=np.float64), np.asarray(own, dtype=np.float64)
+    if full_N.shape != own_N.shape or not full_N.size:
+        raise ValueError(f"{full_N.size} values against {own_N.size}: one of each a request")
+    if min(full_N.min(), own_N.min()) <= 0:
+        raise ValueError("a request's cost is not positive")
+    n = full_N.size
+    estimate = float(full_N.sum() / own_N.sum())
+    if n < MIN_REQUESTS:
+        return Interval(estimate, None, None, n)
+    draw = np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))
+    ratios = full_N[draw].sum(axis=1) / own_N[draw].sum(axis=1)
+    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(estimate, float(low), float(high), n)

@@ -1,0 +1,42 @@
+"""A ratio of sums with other requests: a bootstrap that draws each request with both its costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdbench.stats.resampling import MIN_REQUESTS, ratio_over_requests
+
+
+def test_equal_requests_leave_nothing_to_move() -> None:
+    found = ratio_over_requests([4.0] * 20, [2.0] * 20)
+    assert (found.estimate, found.low, found.high, found.n) == (2.0, 2.0, 2.0, 20)
+
+
+def test_a_request_is_drawn_with_both_of_its_costs() -> None:
+    """However unlike the requests are, a ratio that is the same in each cannot move."""
+    sizes = np.arange(1.0, 31.0)
+    found = ratio_over_requests(3 * sizes, sizes)
+    assert found.low == pytest.approx(3.0)
+    assert found.high == pytest.approx(3.0)
+
+
+def test_the_interval_is_as_wide_as_that_of_many_samples() -> None:
+    """Requests at depth 1 or 4 by halves: the spread of the ratio over fresh samples agrees."""
+    random = np.random.default_rng(1)
+    own = random.choice([1.0, 4.0], size=100)
+    found = ratio_over_requests(np.full(100, 4.0), own)
+    fresh = [400 / random.choice([1.0, 4.0], size=100).sum() for _ in range(4000)]
+    low, high = np.quantile(fresh, [0.025, 0.975])
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high - found.low == pytest.approx(high - low, rel=0.2)
+    assert found == ratio_over_requests(np.full(100, 4.0), own), "the same draw again"
+
+
+def test_few_requests_have_no_interval_and_nonsense_is_refused() -> None:
+    few = ratio_over_requests([2.0] * (MIN_REQUESTS - 1), [1.0] * (MIN_REQUESTS - 1))
+    assert (few.estimate, few.low, few.high) == (2.0, None, None)
+    for full, own in (([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])):
+        with pytest.raises(ValueError, match="a request"):
+            ratio_over_requests(full, own)
