@@ -57,7 +57,7 @@ class Watch:
 def launch(timer: HostTimer | EventTimer, device: FakeDevice, took_ms: float) -> Mark:
     began = timer.start()
     device.time_ms += took_ms
-    timer.finish(began, Stage.CORE, 3, 0, None, 9, 4)
+    timer.finish(began, (Stage.CORE, 3, 0, None, 9, 4))
     return began
 
 

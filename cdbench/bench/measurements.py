@@ -11,7 +11,6 @@ from cdbench.bench.live import AutoDepth, LivePass
 from cdbench.bench.plan import Subject
 from cdbench.runtime.core import RequestResult
 from cdbench.schema.stages import StageCurves
-from cdbench.stats.looks import Look, Looks
 from cdbench.workloads.arrival_times import ArrivalSchedule
 
 
@@ -44,8 +43,6 @@ class Measurements:
     subjects: dict[str, Subject] = field(default_factory=dict)
     characters_per_token: dict[str, float] = field(default_factory=dict)
     stages: StageCurves | None = None
-    looks: Looks | None = None
-    look: Look | None = None
     flags: list[str] = field(default_factory=list)
     warm_up_s: float = 0.0
     interrupted: bool = False

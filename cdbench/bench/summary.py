@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cdbench import manifest
 from cdbench.bench.accuracy import accuracy_of
-from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_of
+from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_of, looks_of
 from cdbench.bench.facts import facts_of
 from cdbench.bench.judging import compute_threads, run_facts
 from cdbench.bench.measurements import Measurements
@@ -28,7 +28,6 @@ from cdbench.schema import (
     Result,
     Workload,
 )
-from cdbench.schema.looks import LooksRecord
 from cdbench.stats.blocks import LEVEL
 from cdbench.workloads.identity import workload_hash
 from cdbench.workloads.synthetic_depths import mark
@@ -42,13 +41,15 @@ def summarise(
     watched: Unchanged,
 ) -> Result:
     """The whole result of a run, finished or interrupted."""
+    repeats = plan.config.repeats
+    looks = looks_of(measured.timed, repeats.blocks, repeats.interval)
     equal = EqualWork.of(
         measured.timed,
         {label: facts_of(subject) for label, subject in measured.subjects.items()},
         measured.workload,
         plan.config.engine.prefill_tokens,
         measured.stages,
-        measured.look.level if measured.look is not None else LEVEL,
+        LEVEL if looks is None else looks.level,
     )
     sections = equal_sections(equal)
     seen = [run.environment for run in measured.timed if run.environment is not None]
@@ -64,7 +65,7 @@ def summarise(
         },
         **vars(sections),
         break_even=break_evens(plan.config.price_per_hour, sections.comparisons),
-        looks=_looks(measured),
+        looks=looks,
         environment=summarise_machine(seen, compute_threads(plan)) if seen else None,
         accuracy=accuracy_of(measured.live),
         exits=exits_of(
@@ -76,12 +77,6 @@ def summarise(
         model=model_facts(plan),
         stages=measured.stages.model_dump(mode="json") if measured.stages is not None else None,
     )
-
-
-def _looks(measured: Measurements) -> LooksRecord | None:
-    if measured.looks is None or measured.look is None:
-        return None
-    return LooksRecord.of(measured.looks, measured.look)
 
 
 def start_manifest(plan: Plan) -> Manifest:

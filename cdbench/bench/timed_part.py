@@ -56,7 +56,6 @@ class TimedPart:
         self._prepare_stages()
         repeats = self.plan.config.repeats
         looks = None if repeats.interval is None else looks_for(repeats.blocks, repeats.interval)
-        self.measured.looks = looks
         blocks = repeats.blocks if looks is None else looks.max_blocks
         size = len(self.measured.workload)
         plural = "s" if blocks > 1 else ""
@@ -79,7 +78,7 @@ class TimedPart:
         finally:
             gc.unfreeze()
             # Also of an interrupted run: what was measured until then can be summarised.
-            self._finish(looks)
+            self._finish()
 
     # Before the blocks.
 
@@ -180,15 +179,11 @@ class TimedPart:
     def _narrow_enough(self, looks: Looks) -> bool:
         """Whether the interval of ``cdb`` over ``static`` is, at a look that is due."""
         look = looks.after(e2e_log_ratios(self.measured.timed, "cdb", "static"))
-        self.measured.look = look or self.measured.look
         return look is not None and look.stop
 
-    def _finish(self, looks: Looks | None) -> None:
+    def _finish(self) -> None:
         if self._meter is not None and self._meter.passes:
             self.measured.stages = self._meter.curves()
-        if looks is not None:
-            logs = e2e_log_ratios(self.measured.timed, "cdb", "static")
-            self.measured.look = looks.after(logs) or looks.cut_short(logs)
         self.measured.other_work = [
             f"mode {t.subject.label}: {why}"
             for t in self.timed

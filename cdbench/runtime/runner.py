@@ -378,7 +378,8 @@ class Runner:
     ) -> None:
         """Tell the observer of a launch that ends here; ``began`` is what ``_start`` gave."""
         if self.timer is not None:
-            self.timer.finish(began, stage, decode_rows, prefill_rows, loops, reach, self.runnable)
+            what = (stage, decode_rows, prefill_rows, loops, reach, self.runnable)
+            self.timer.finish(began, what)
 
 
 def signal_dtype(model: StagedModel) -> torch.dtype:

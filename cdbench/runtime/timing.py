@@ -40,22 +40,16 @@ class DeviceEvent(Protocol):
 Mark = float | DeviceEvent
 """When a launch began: a time, or an event that will tell."""
 
+LaunchKind = tuple[Stage, int, int, IntArray | None, int, int]
+"""A ``LaunchRecord`` up to its times: stage, decode and prefill rows, loops, context, runnable."""
+
 
 class LaunchTimer(Protocol):
     """Times launches and tells an observer of them."""
 
     def start(self) -> Mark: ...
 
-    def finish(
-        self,
-        began: Mark,
-        stage: Stage,
-        decode_rows: int,
-        prefill_rows: int,
-        loops: IntArray | None,
-        context: int,
-        runnable: int,
-    ) -> None: ...
+    def finish(self, began: Mark, what: LaunchKind) -> None: ...
 
 
 class HostTimer:
@@ -69,23 +63,12 @@ class HostTimer:
     def start(self) -> float:
         return self._clock.now()
 
-    def finish(
-        self,
-        began: Mark,
-        stage: Stage,
-        decode_rows: int,
-        prefill_rows: int,
-        loops: IntArray | None,
-        context: int,
-        runnable: int,
-    ) -> None:
+    def finish(self, began: Mark, what: LaunchKind) -> None:
         assert isinstance(began, float)
         if self._wait is not None:
             self._wait()
         took_s = self._clock.now() - began
-        self._observer.launched(
-            LaunchRecord(stage, decode_rows, prefill_rows, loops, context, runnable, began, took_s)
-        )
+        self._observer.launched(LaunchRecord(*what, began, took_s))
 
 
 class EventTimer:
@@ -102,16 +85,7 @@ class EventTimer:
             self._anchor()
         return self._recorded()
 
-    def finish(
-        self,
-        began: Mark,
-        stage: Stage,
-        decode_rows: int,
-        prefill_rows: int,
-        loops: IntArray | None,
-        context: int,
-        runnable: int,
-    ) -> None:
+    def finish(self, began: Mark, what: LaunchKind) -> None:
         assert not isinstance(began, float)
         assert self._zero is not None
         begin, end, zero, zero_s = began, self._recorded(), self._zero, self._zero_s
@@ -121,9 +95,7 @@ class EventTimer:
             start_s = zero_s + zero.elapsed_time(begin) / 1e3
             took_s = begin.elapsed_time(end) / 1e3
             self._free += [begin, end]
-            return LaunchRecord(
-                stage, decode_rows, prefill_rows, loops, context, runnable, start_s, took_s
-            )
+            return LaunchRecord(*what, start_s, took_s)
 
         self._log.launched_on_device(resolved)
 
