@@ -27,6 +27,8 @@ class Continuation:
     logprobs: list[float] = field(default_factory=list)
     stop_depth: int | None = None
     margins: list[float] = field(default_factory=list)
+    likeliest: list[int] = field(default_factory=list)
+    """What greedy decoding would have chosen at each place."""
 
 
 class ReferenceContext:
@@ -113,6 +115,7 @@ def continue_alone(
             return out
         best = logits.topk(2).values
         out.margins.append(float(best[0] - best[1]))
+        out.likeliest.append(int(logits.argmax()))
         out.tokens.append(token)
         out.executed.append(depth)
         out.requested.append(requested)

@@ -88,7 +88,7 @@ class Engine:
         observer: LaunchObserver | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
-        _check_config(config)
+        check_config(config)
         check_model(config, model)
         self.mode = parse_mode(config.mode)
         self.model = model
@@ -397,7 +397,8 @@ def check_model(config: EngineConfig, model: StagedModel) -> None:
         )
 
 
-def _check_config(config: EngineConfig) -> None:
+def check_config(config: EngineConfig) -> None:
+    """Raise UsageError where a size or a choice of a configuration cannot be."""
     sizes = {
         "max_residents": config.max_residents,
         "width": config.width,

@@ -270,6 +270,17 @@ class KVCache:
                 keep = last if stage is Stage.CORE else slice(None)
                 cache.table.set_line(resident, theirs[stage][keep])
 
+    def lend(self, lender: int, borrower: int, lent: int, positions: int) -> None:
+        """Let a resident read another's first ``lent`` positions, on a line for ``positions``.
+
+        The rows stay the lender's, who has to stay as long: ``release`` of the borrower leaves them
+        alone. The rows that the borrower comes to need of its own must be free.
+        """
+        for cache in self.stages.values():
+            cache.hold_positions(positions)
+            cache.table.set_line(borrower, cache.table.host[lender, :, :lent])
+        self._borrowed[borrower] = lent
+
     def release(self, resident: int) -> None:
         """Free a resident's rows and let go of its prefix."""
         for cache in self.stages.values():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cdbench.runtime.core import FinishReason, FloatArray, IntArray, Request, RequestResult
-from cdbench.runtime.kv_cache import KVCache
+from cdbench.runtime.kv_cache import CacheShape, KVCache
 from cdbench.runtime.residents import Residents, SavedResident
 
 Detokenize = Callable[[list[int]], str]
@@ -114,8 +114,13 @@ def first_stop(text: str | None, strings: tuple[str, ...]) -> int | None:
 
 def refused(request: Request, cache: KVCache, now_s: float) -> Ended:
     """A request that can never fit the KV budget; the others go on."""
-    error = (
-        f"needs {cache.shape.budget_for(request.positions)} bytes of KV cache, "
-        f"{cache.budget_bytes} are available; raise the KV budget or shorten the request"
-    )
+    error = over_budget(cache.shape, request.positions, cache.budget_bytes)
     return Ended(request, FinishReason.ERROR, now_s, error=error)
+
+
+def over_budget(shape: CacheShape, positions: int, budget_bytes: int | None) -> str:
+    """Why so many positions are refused."""
+    return (
+        f"needs {shape.budget_for(positions)} bytes of KV cache, "
+        f"{budget_bytes} are available; raise the KV budget or shorten the request"
+    )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cdbench.models.base import StagedModel
 from cdbench.models.layers import at_least_float32
+from cdbench.runtime.attention.plan import AttentionPlan
 from cdbench.runtime.attention.sdpa import SdpaPlan, Segment, segment_positions
 from cdbench.runtime.core import (
     BoolArray,
@@ -45,7 +46,7 @@ class LaunchContext:
         device: torch.device,
         cache: StageCache | None,
         rows: IntArray,
-        plan: SdpaPlan | None,
+        plan: AttentionPlan | None,
     ) -> None:
         self.positions = torch.from_numpy(positions).to(device)
         self.loops = torch.from_numpy(loops).to(device)
@@ -108,6 +109,8 @@ class Runner:
         """Requests resident or waiting, set by the engine before each launch."""
         self.watch: Callable[[IntArray, Tensor], None] | None = None
         """Told every signal as it is computed: whose, and the values ``[T]``."""
+        self.watch_choice: Callable[[IntArray, Tensor], None] | None = None
+        """Told the likeliest tokens ``[T]`` of every readout, before any is drawn or forced."""
         shape = (residents.capacity, model.dims.hidden_size)
         self.state = torch.zeros(shape, dtype=self.dtype, device=self.device)
         self.injection = torch.zeros_like(self.state) if model.dims.has_injection else None
@@ -338,6 +341,8 @@ class Runner:
         """The next token of each resident and its raw logprob, on the host."""
         res = self.residents
         tokens = logits.argmax(-1)
+        if self.watch_choice is not None:
+            self.watch_choice(residents, tokens)
         drawn = res.temperature[residents] > 0
         if np.count_nonzero(drawn):
             rows = self.tensor(np.flatnonzero(drawn))
