@@ -151,23 +151,26 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_tree(path: str | Path) -> Tree:
-    """The mapping of a YAML file, or of a shipped configuration by name; UsageError otherwise."""
+    """The mapping of a YAML file, or of a shipped configuration by name; UsageError otherwise.
+
+    One without a key is refused too: whoever names a file does not ask for the defaults.
+    """
     file = Path(path)
-    if not file.exists() and str(path) in resources.config_names():
+    if str(path) in resources.config_names() and not file.exists():
         file = resources.config_path(str(path))
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         known = resources.nearest_hint(str(path), resources.config_names())
         raise UsageError(f"{path}: no such configuration file; {known}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no UTF-8 text, or a name with a NUL character
         why = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
         raise UsageError(f"{path}: {why}; expected a YAML file") from None
     tree = parse_yaml(text, str(path))
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
+    if not isinstance(tree, dict | None):
         raise UsageError(f"{path}: holds no mapping of keys; see `cdbench config schema`")
+    if not tree or all(key in sections() and not value for key, value in tree.items()):
+        raise UsageError(f"{path}: is empty; write the keys to change, or leave the file out")
     return tree
 
 
@@ -256,7 +259,10 @@ def _first_complaint(error: ValidationError) -> str:
         values.setdefault(key, item["input"])
     key, expected = next(iter(by_key.items()))
     alternatives = " or ".join(dict.fromkeys(expected))
-    return f"{key}: {_short(values[key])} is refused, {alternatives}; see `cdbench config schema`"
+    cure = "see `cdbench config schema`"
+    if isinstance(values[key], dict) and key not in sections():  # as YAML reads `hf:`
+        cure = "put a text with a colon in quotes"
+    return f"{key}: {_short(values[key])} is refused, {alternatives}; {cure}"
 
 
 def _known_prefix(loc: tuple[int | str, ...]) -> str:
@@ -269,7 +275,7 @@ def _known_prefix(loc: tuple[int | str, ...]) -> str:
 
 
 def _expected(message: str) -> str:
-    message = message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ").replace("a valid tuple", "a list")
     return re.sub(r"^(Input|String|Tuple) should", "it should", message)
 
 

@@ -19,6 +19,12 @@ class UsageError(CdbenchError):
     exit_code = 2
 
 
+class OutputError(CdbenchError):
+    """A file can no longer be written, as on a full disk; what was whole before is kept."""
+
+    exit_code = 4
+
+
 class InvalidRunError(CdbenchError):
     """The run finished, but its numbers must not be used."""
 

@@ -25,6 +25,7 @@ class LinearCurves:
     lines: dict[CurveStage, Line] = field(
         default_factory=lambda: {
             "prelude": Line(0.1, 0.1),
+            "prelude_with_exit": Line(0.2, 0.1),
             "core": Line(1.0, -0.5, 0.1),
             "core_with_exit": Line(1.2, -0.5, 0.1),
             "coda": Line(0.2, 0.4),

@@ -81,6 +81,27 @@ def test_no_arrivals(text: str) -> None:
         load_config(None, (f"workload.arrivals={text!r}",))
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("closed-loop:0", "number of clients out of range; use 1 to 1,000,000"),
+        ("closed-loop:-3", "number of clients out of range"),
+        ("closed-loop:two", "not of the form closed-loop:CLIENTS"),
+        ("open-loop:-3", "rate out of range; give requests per second above 0"),
+        ("open-loop:1e7", "rate out of range"),
+        ("ramp:1--5", "rate out of range"),
+        ("ramp:5", r"not of the form ramp:RATE1-RATE2"),
+        ("open-loop:1:-2", "burstiness -2; use 0.01"),
+        ("trace", "not of the form trace:FILE"),
+        ("all-at-once:2", "not of the form all-at-once"),
+        ("opnloop:2", "is unknown; write all-at-once, closed-loop:CLIENTS"),
+    ],
+)
+def test_a_known_process_is_not_called_unknown(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_arrivals(text)
+
+
 def test_the_configuration_keeps_the_shortest_spelling() -> None:
     config = load_config(None, ("workload.arrivals=open-loop:4.0:1.0",))
     assert config.workload.arrivals == "open-loop:4"
@@ -145,8 +166,23 @@ def test_a_ramp_grows_linearly_in_time() -> None:
         when = share * last_s
         expected = 2 * when + (6 - 2) * when**2 / (2 * last_s)
         assert np.searchsorted(made, when) == pytest.approx(expected, abs=4)
+    falling = offsets("ramp:6-2:10000", 4000)
+    assert np.searchsorted(falling, last_s / 2) == pytest.approx(4000 - 3 / 8 * 4000, abs=4)
+    almost_ends = offsets("ramp:1000000-1e-300", 500)
+    assert (np.diff(almost_ends) >= 0).all()
     flat = offsets("ramp:3-3:2", 50)
     assert flat == pytest.approx(offsets("open-loop:3:2", 50), rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["open-loop:1e-4", "ramp:1e-300-1e-300", "trace:{}"])
+def test_nobody_waits_longer_than_a_day(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.txt"
+    file.write_text("0\n10\n86401\n1e300\n")
+    with pytest.raises(UsageError, match="days, a run waits at most one") as caught:
+        offsets(text.format(file), 9 if "trace" not in text else 3)
+    assert "\n" not in str(caught.value)
+    assert offsets("open-loop:1e-4", 8)[-1] == 80_000
+    assert offsets(f"trace:{file}", 2)[-1] == 10
 
 
 def test_arrivals_follow_from_the_seed_and_stay_the_same() -> None:

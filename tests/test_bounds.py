@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from cdbench.bench.bounds import bounds_of, measuring_errors, model_work
+from cdbench.bench.beyond import measuring_errors
+from cdbench.bench.bounds import bounds_of, with_other_requests
 from cdbench.bench.compared import compare
 from cdbench.bench.equal import RecordedRequest, TimedRun
-from cdbench.bench.facts import facts_of
+from cdbench.bench.facts import facts_of, model_work
 from cdbench.bench.plan import Plan, make_plan
 from cdbench.config import load_config
 from cdbench.grammar import parse_mode
 from cdbench.metrics.bounds import (
     Bound,
     MismatchError,
+    Residents,
     Scope,
     Speedup,
     Work,
@@ -39,6 +41,7 @@ from cdbench.metrics.work import ModelWork, decode_flops, prompt_flops, work_bou
 from cdbench.models.base import StagedModel
 from cdbench.render.bounds import bounds_table
 from cdbench.render.markdown import to_markdown
+from cdbench.render.verdict import sentences
 from cdbench.runtime.core import (
     ExitPolicy,
     FinishReason,
@@ -229,6 +232,17 @@ def test_curves_are_asked_for_each_launch_once() -> None:
 SPEEDUP = Speedup(Interval(1.2, 1.1, 1.3, 8), "cdb", "static", Scope.DECODE)
 TIME = Bound("time_bound", 1.5, Scope.DECODE)
 WHOLE = Bound("work_bound", 1.25, Scope.E2E)
+
+
+def test_where_static_held_fewer_requests_only_time_has_a_share() -> None:
+    """Its bound costs each side at its own width; FLOPs do not see what width is worth."""
+    held = replace(SPEEDUP, residents=Residents(over=3, mode=5))
+    assert realised(held, TIME).estimate == pytest.approx(1.2 / 1.5)
+    for bound in (replace(TIME, name="flop_bound"), WHOLE):
+        other = replace(held, scope=bound.scope)
+        with pytest.raises(MismatchError, match="cdb held 5 requests at once and static 3"):
+            realised(other, bound)
+        assert realised(replace(other, residents=None), bound).estimate > 0
 
 
 def test_a_share_is_the_speedup_scaled() -> None:
@@ -454,6 +468,48 @@ def test_beyond_the_time_bound_is_flagged_as_a_measuring_error(plan: Plan) -> No
     assert "static loses more to host_time (×1.200), or" in explained[0]
     # FLOPs leave out what static loses, so passing their bound is no error.
     assert "possible" in (found["flop_bound"].note or "")
+
+
+def test_unequal_residents_leave_no_share_of_flops_and_no_blame_on_attention(plan: Plan) -> None:
+    """A speed-up beyond the FLOP bound then comes of wider launches, and says so."""
+    runs = [
+        replace(run, trace=replace(run.trace, width=3, max_residents=3))
+        if run.subject.label == "cdb"
+        else run
+        for run in timed(plan, cdb_wall_s=6.0)
+    ]
+    comparisons = compare(runs)
+    found = bounds_of(runs, facts(runs), WORKLOAD, comparisons, CURVES, PREFILL_TOKENS)
+    for name in ("flop_bound", "work_bound"):
+        record = found["cdb"][name]
+        assert record.value is not None
+        assert record.realised is None
+        assert "cdb held 3 requests at once and static 2" in (record.note or "")
+        assert "attention" not in (record.note or "")
+    # Static at width 2 as before; cdb at width 3, seconds a row 0.1/3 + 0.1, 0.2/3 + 0.4 and
+    # 1/3 - 0.5 + context / 10.
+    static_s = 1.95 + 4 * 3.1
+    cdb_s = 3 * (0.3 / 3 + 0.5) + (5 / 6) * 1 + (5 / 6 + 0.1) * 3 + (5 / 6) * 2
+    time = found["cdb"]["time_bound"]
+    assert time.value == pytest.approx(static_s / cdb_s)
+    assert time.realised is not None
+    assert "so the speed-up is that of the width of launches as well" in (time.note or "")
+    # Nothing is held of a share that there is not.
+    moved = with_other_requests(comparisons, found)
+    assert all(c.over_requests is None for c in moved)
+    shown = make_result({}).model_copy(update={"bounds": found, "comparisons": comparisons})
+    assert not any("attention" in sentence for sentence in sentences(shown))
+
+
+def test_end_to_end_static_can_honestly_lose_more_to_its_prompts(plan: Plan) -> None:
+    found = bounds(timed(plan, cdb_wall_s=6.0))
+    factor = IntervalRecord(estimate=1.3, n=6)
+    row = WaterfallRow(
+        effect="prefill_and_first_tokens", speedup=factor, factor=factor, over_t=1.0, mode_t=1.0
+    )
+    decode, e2e = measuring_errors({"cdb": found}, {"cdb": Waterfall(rows=[row])})
+    assert decode.endswith("a measuring error (stage curves or clock)")
+    assert "static loses more to prefill_and_first_tokens (×1.300)" in e2e
 
 
 def test_without_curves_or_beyond_them_the_flop_bounds_stay(plan: Plan) -> None:

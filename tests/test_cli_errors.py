@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import pytest
@@ -183,4 +184,89 @@ def test_a_verb_interrupted_by_a_signal_is_130() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ}
     )
+    assert (done.returncode, done.stderr) == (130, "cdbench: interrupted\n")
+
+
+# Streams that a shell closed, whose reader went away, or that have no room.
+
+TELLING = (
+    "import contextlib, os, sys\n"
+    "from cdbench.cli import main, streams, verbs\n"
+    "from cdbench.errors import UsageError\n"
+    "def verb(fails: bool = False):\n"
+    "    for number in range(3):\n"
+    "        streams.tell(f'progress {number}')\n"
+    "    with open(sys.argv[2], 'w') as file:\n"
+    "        file.write(f'{file.fileno()} {sys.stdin.read()!r}')\n"
+    "    with contextlib.suppress(BrokenPipeError):\n"
+    "        os.write(2, b'a library says')\n"
+    "    print('result')\n"
+    "    if fails:\n"
+    "        raise UsageError('a: b; c')\n"
+    "verbs.load = lambda name: verb\n"
+    "sys.argv = ['cdbench', 'run', *sys.argv[1:]]\n"
+    "sys.exit(main.main(['run', *sys.argv[3:]]))\n"
+)
+
+
+def in_shell(redirections: str, file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program above, its streams as a shell makes them."""
+    command = f'"$0" -c "$1" "$2" {" ".join(arguments)} {redirections}'
+    return subprocess.run(
+        ["bash", "-c", command, sys.executable, TELLING, str(file)],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_take_nothing_and_cost_nothing(closed: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    done = in_shell(closed, file)
+    assert done.returncode == 0
+    assert done.stdout == ("" if " >&-" in f" {closed}" else "result\n")
+    assert ("progress 2\n" in done.stderr) == ("2>&-" not in closed)
+    # The file did not take the number of a stream, so nothing a library says lands in it.
+    number, _, read = file.read_text().partition(" ")
+    assert int(number) > 2
+    assert read == "''"
+    failed = in_shell(closed, file, "--fails")
+    assert failed.returncode == 2
+    assert ("cdbench: a: b; c\n" in failed.stderr) == ("2>&-" not in closed)
+
+
+def test_progress_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+    done = in_shell("2> >(exec true)", tmp_path / "file")
+    assert (done.returncode, done.stdout) == (0, "result\n")
+    assert in_shell("2> >(exec true)", tmp_path / "file", "--fails").returncode == 2
+
+
+def test_a_result_that_has_no_room_is_one_line(tmp_path: Path) -> None:
+    done = in_shell("> /dev/full", tmp_path / "file")
+    line = "cdbench: standard output: cannot be written (No space left on device); make room there"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (4, f"a library says{line}")
+
+
+# Interruptions.
+
+
+def test_a_second_interruption_while_the_first_is_dealt_with_ends_it_as_one() -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from cdbench.cli import main, verbs\n"
+        "def verb():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    finally:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "verbs.load = lambda name: verb\n"
+        "sys.argv = ['cdbench', 'run']\n"
+        "code = main.main()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "cdbench: interrupted\n")

@@ -324,6 +324,9 @@ def test_a_bad_value_names_its_key(override: str, key: str) -> None:
         ("exit.max_loops=2", "modes=static@3"),
         ("exit.rule=none", "exit.threshold=0.5"),
         ("exit.rule=cdf", "exit.depth=2"),
+        ("engine.max_residents=4", "engine.width=5"),
+        ("stages=curves.json", "work=live", "modes=static,cdb"),
+        ("equal=memory", "kv.budget_bytes=9", "work=live", "modes=static,cdb"),
     ],
 )
 def test_contradictions_are_refused(overrides: tuple[str, ...]) -> None:
@@ -358,11 +361,21 @@ def test_memory_keys_are_read_and_a_host_budget_needs_a_kv_budget() -> None:
     assert "means nothing without a KV budget" in refusal("kv.host_bytes=9")
 
 
-@pytest.mark.parametrize("text", ["", "  ", "# nothing\n", "exit:\n", "model: demo-ouro\nkv: {}\n"])
-def test_files_that_say_nothing_are_the_defaults(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["model: demo-ouro\nkv: {}\n", "limit: 150\nexit:\n"])
+def test_files_that_say_the_defaults_are_the_defaults(tmp_path: Path, text: str) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(text)
     assert load_config(file) == RunConfig()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "  ", "# nothing\n", "null\n", "---\n", "{}", "exit:\n", "kv: {}\nslo:\n"]
+)
+def test_files_that_say_nothing_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"c\.yaml: is empty; write the keys to change"):
+        load_config(file)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 
 from cdbench.bench.equal_memory import request_rows, residents_that_fit
+from cdbench.bench.memory_held import equal_memory_of
 from cdbench.bench.plan import Subject, make_plan
+from cdbench.bench.rederive import check
 from cdbench.cli.main import main
 from cdbench.config import load_config
 from cdbench.errors import UsageError
 from cdbench.grammar import parse_mode
+from cdbench.render.memory import memory_table
 from cdbench.runtime.core import Request, Stage
 from cdbench.runtime.kv_cache import CacheShape
-from cdbench.schema import read_result
+from cdbench.schema import read_result, read_workload
+from tests.recorded import scripted_run
+from tests.test_verdict import make_result
 
 # Rows of unlike size a stage; a token at full depth keeps 4 core rows and one of each other stage.
 SHAPE = CacheShape(4, {Stage.PRELUDE: 10, Stage.CORE: 20, Stage.CODA: 10})
@@ -50,11 +55,11 @@ def test_a_fixed_depth_keeps_no_more_slots_than_its_loops(subjects: dict[str, Su
 def test_the_largest_requests_decide_how_many_fit(subjects: dict[str, Subject]) -> None:
     requests = [request(str(n), prompt=n, depths=[4]) for n in (1, 3, 2)]
     static = subjects["static"]
-    # 12, 8 and 4 core rows, and one to spare for each.
-    for rows, fit in ((13, 1), (21, 1), (22, 2), (27, 3), (100, 3)):
+    # 12, 8 and 4 core rows, and one to spare for each where there are several.
+    for rows, fit in ((12, 1), (13, 1), (21, 1), (22, 2), (26, 2), (27, 3), (100, 3)):
         assert residents_that_fit(static, CORE_ONLY, requests, rows * 20) == fit
-    with pytest.raises(UsageError, match=r"do not hold the longest request of mode static"):
-        residents_that_fit(static, CORE_ONLY, requests, 12 * 20)
+    with pytest.raises(UsageError, match=r"longest request of mode static, which needs 240;"):
+        residents_that_fit(static, CORE_ONLY, requests, 12 * 20 - 1)
 
 
 def test_every_stages_pool_must_hold_them(subjects: dict[str, Subject]) -> None:
@@ -90,6 +95,49 @@ def test_a_run_gives_the_adaptive_mode_more_residents_of_the_same_memory(
     for mode in (static, cdb):
         assert mode.metrics["preemptions"] == 0
         assert (mode.metrics["peak_kv_bytes"] or 0) <= budget
+
+
+def test_budget_residents_and_what_a_request_keeps_are_said_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, budget = tmp_path / "run", 900_000
+    code = main(
+        [
+            *("run", "--model", "demo-ouro", "--dense", "unrolled", "--stages", "none"),
+            *("--modes", "dense:unrolled,static,cdb", "--exit", "cdf@0.3", "--work", "equal"),
+            *("--limit", "1", "--requests", "5", "--blocks", "1", "--equal", "memory"),
+            *("--set", f"kv.budget_bytes={budget}", "--set", "engine.width=2"),
+            *("--set", "workload.max_new_tokens=6", "--out", str(out)),
+        ]
+    )
+    assert code == 3  # one block has no interval
+    said = " ".join(capsys.readouterr().out.split())
+    assert "KV budget of each mode: 900,000 bytes" in said
+    assert "the budget decides what timed modes hold, not engine.width" in said
+    assert "equal memory: 900 kB of KV for each mode" in said
+    assert "their speed-ups are those of width as well as of depth" in said
+    result = read_result(out)
+    section = result.equal_memory
+    assert section is not None
+    assert section.budget_bytes == budget
+    assert list(section.modes) == ["dense:unrolled", "static", "cdb"]
+    for label, found in section.modes.items():
+        assert found.residents == result.modes[label].max_residents == result.modes[label].width
+    # A prompt token keeps 4 slots of 3,072 bytes, a later one as many as it ran loops; the unrolled
+    # model's layers are the slots.
+    works = list(read_workload(out / result.files["workload"]))
+    full = sum(4 * (len(r.prompt) + len(r.tokens) - 1) for r in works)
+    kept = sum(4 * len(r.prompt) + sum(r.executed_depths[1:]) for r in works)
+    for label, slots in (("dense:unrolled", full), ("static", full), ("cdb", kept)):
+        assert section.modes[label].kv_bytes_per_request == pytest.approx(slots * 3072 / 5)
+    assert section.modes["static"].residents < section.modes["cdb"].residents
+    assert check(out) == []
+
+
+def test_where_the_cap_is_equal_nothing_is_said_of_memory() -> None:
+    assert equal_memory_of([scripted_run("cdb", 0, 0)], None) is None
+    assert not memory_table(make_result({})).rows
+    assert equal_memory_of([], 1000) is None
 
 
 def test_memory_cannot_be_equal_without_a_budget(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdbench.bench.derived import EqualWork, equal_sections
+from cdbench.bench.figures import mode_figures
 from cdbench.metrics.bounds import (
     Bound,
     MismatchError,
@@ -37,11 +39,13 @@ from cdbench.metrics.depth import (
 from cdbench.metrics.identities import broken_identities
 from cdbench.metrics.launches import core_decode_rows
 from cdbench.metrics.percentiles import minimum_samples, percentile
-from cdbench.metrics.rates import decode_wall_s
-from cdbench.metrics.registry import COMPARED, METRICS, evaluate, sample_percentile
+from cdbench.metrics.rates import SteadyWindow, decode_wall_s
+from cdbench.metrics.registry import COMPARED, METRICS, evaluate, sample_percentiles
+from cdbench.metrics.steady import window_tokens
 from cdbench.metrics.trace import Arrivals, KvFigures, KvShape, RunTrace, Slo
 from cdbench.runtime.core import FinishReason, LaunchRecord, RequestResult, Stage
 from cdbench.stats.interval import Interval
+from tests.recorded import FACTS, scripted_blocks, scripted_stages, scripted_workload
 
 R = 4
 
@@ -246,7 +250,7 @@ def test_undefined_is_none_and_never_zero() -> None:
 def test_ttft_is_undefined_under_all_at_once() -> None:
     trace = static_wall(TRACE, arrivals=Arrivals.ALL_AT_ONCE)
     assert METRICS["ttft"].compute(trace) is None
-    assert sample_percentile(METRICS["ttft"], trace, 50) is None
+    assert sample_percentiles(METRICS["ttft"], trace, (50,)) == (None,)
 
 
 def test_a_one_token_request_has_no_time_per_token() -> None:
@@ -333,9 +337,9 @@ def test_percentile_counts_distinct_requests() -> None:
     gaps = [1.0] * 100
     assert percentile(gaps, 50, distinct=10) is None
     assert percentile(gaps, 50, distinct=11) == 1.0
-    assert sample_percentile(METRICS["itl"], TRACE, 50) is None
+    assert sample_percentiles(METRICS["itl"], TRACE, (50, 90)) == (None, None)
     with pytest.raises(ValueError, match="no single values"):
-        sample_percentile(METRICS["mean_depth"], TRACE, 50)
+        sample_percentiles(METRICS["mean_depth"], TRACE, (50,))
     with pytest.raises(ValueError, match="between 0 and 100"):
         percentile(gaps, 100)
 
@@ -469,3 +473,55 @@ def test_metrics_can_be_made_from_stored_requests() -> None:
     ]
     stored = [RequestRecord.model_validate(json.loads(line)) for line in lines]
     assert evaluate(static_wall(TRACE, requests=stored)) == evaluate(TRACE)
+
+
+def test_the_metrics_of_a_run_are_computed_once_for_all_summaries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def counted(trace: RunTrace) -> dict[str, float | None]:
+        seen.append(id(trace))
+        return evaluate(trace)
+
+    monkeypatch.setattr("cdbench.bench.repeats.evaluate", counted)
+    runs = scripted_blocks(["static", "cdb"], 2)
+    work = EqualWork.of(runs, FACTS, scripted_workload(), 64, scripted_stages())
+    blocks = equal_sections(work).blocks
+    figures = mode_figures("cdb", work.runs, {}, R)
+    assert len(seen) == len(set(seen)) == len(runs)
+    own = [block.metrics["e2e"] for block in blocks if block.mode == "cdb"]
+    assert figures.metrics["e2e"] == sum(value or 0 for value in own) / len(own)
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0, 10), min_size=1, max_size=5).map(sorted), min_size=1, max_size=4
+    ),
+    st.floats(0, 10),
+    st.floats(0, 10),
+)
+def test_tokens_of_a_window_are_those_that_came_out_within_it(
+    times: list[list[float]], one: float, other: float
+) -> None:
+    window = SteadyWindow(min(one, other), max(one, other), None)
+    asked = {str(i): [1 + (i + k) % R for k in range(len(t))] for i, t in enumerate(times)}
+    requests = [
+        replace(
+            REQUESTS[0],
+            id=name,
+            tokens=[0] * len(token_s),
+            token_s=token_s,
+            executed_depths=asked[name],
+            requested_depths=asked[name],
+        )
+        for name, token_s in zip(asked, times, strict=True)
+    ]
+    found = window_tokens(static_wall(TRACE, requests=requests, launches=[]), window, asked)
+    wanted = [
+        (r.prompt_tokens + i, asked[r.id][i])
+        for r in requests
+        for i, when_s in enumerate(r.token_s)
+        if i > 0 and window.holds(when_s)
+    ]
+    assert list(zip(found.contexts, found.loops, strict=True)) == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from cdbench.profile.recommend import needed, recommend
 from cdbench.profile.served import Served, attained, completed_rate, goodput, judged
 from cdbench.profile.tail import full_depth_share, full_depth_task, tail
 from cdbench.render.profile_report import closing_lines, tables
+from cdbench.render.terminal import make_console, print_table
 from cdbench.schema import (
     BlockRecord,
     ExitSettings,
@@ -32,7 +34,7 @@ from cdbench.schema import (
 from cdbench.schema.files import read_document
 from cdbench.schema.profile import ProfileCell, ProfileDocument, SloRecord
 from cdbench.stats.interval import Interval
-from cdbench.sweep import runners
+from cdbench.sweep import preflight, runners
 from cdbench.sweep.cells import expand
 from tests.test_schema import request_record, small_result
 
@@ -347,6 +349,7 @@ class FakeServing:
 def serving(monkeypatch: pytest.MonkeyPatch) -> FakeServing:
     fake = FakeServing(60)
     monkeypatch.setattr(runners, "_run", fake)
+    monkeypatch.setattr(preflight, "sound", lambda config, once: None)  # serves without a model
     return fake
 
 
@@ -408,6 +411,43 @@ def test_rates_kept_up_with_are_said(
     assert all(table.rows for table in tables(document))
 
 
+def test_rates_keep_every_digit() -> None:
+    base = profile_base(None, (), {}, "cdb")
+    rates = (4.0, 0.123456789, 12345.678)
+    sweep = expand(profile_sweep(base, Axes(rates=rates), "p"), "p")
+    assert [cell.changes["workload.arrivals"] for cell in sweep.cells] == [
+        "open-loop:4",
+        "open-loop:0.123456789",
+        "open-loop:12345.678",
+    ]
+
+
+def test_a_mode_may_be_spelt_in_another_way(serving: FakeServing, tmp_path: Path) -> None:
+    arguments = ["--mode", "static@02", "--out", str(tmp_path / "o"), "--dry-run"]
+    assert main(["profile", *arguments]) == 0
+
+
+def test_a_cell_whose_records_were_cut_off_is_noted_and_the_others_are_judged(
+    serving: FakeServing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert profile(tmp_path / "o", "--slo-tpot", "0.25", "--percentile", "90") == 0
+    capsys.readouterr()
+    document = read_document(ProfileDocument, tmp_path / "o" / "profile.json")
+    damaged = document.cells[1]
+    file = tmp_path / "o" / "round-1" / damaged.hash / "requests.jsonl"
+    whole = file.read_text()
+    for text in (whole[: len(whole) // 2], "", "{}\n"):
+        file.write_text(text)
+        assert profile(tmp_path / "o", "--slo-tpot", "0.25", "--percentile", "90", "--json") == 3
+        found = ProfileDocument.model_validate(json.loads(capsys.readouterr().out))
+        assert [cell.state for cell in found.cells] == ["VALID", "unreadable"]
+        assert found.recommendation.cell == 1
+        (note,) = [note for note in found.notes if note.startswith("cell 2: ")]
+        assert str(file) in note
+        assert damaged.hash in note
+    assert serving.ran == 2
+
+
 @pytest.mark.parametrize(
     ("unlucky", "said"),
     [
@@ -460,6 +500,26 @@ def test_a_ramp_counts_with_its_mean_rate(
         (["--set", "modes=static"], "add it to modes"),
         (["--thresholds", "none,0.5"], "add --exit RULE"),
         (["--exit", "cdf", "--thresholds", "2"], "out of range"),
+        (["--thresholds", ""], "--thresholds: lists nothing"),
+        (["--max-loops", " "], "--max-loops: lists nothing"),
+        (["--widths", ""], "--widths: lists nothing"),
+        (["--rates", ""], "--rates: lists nothing"),
+        (["--thresholds", "0.5,,0.9"], "--thresholds '': no number"),
+        (["--thresholds", "nan"], "--thresholds 'nan': no number"),
+        (["--thresholds", "inf"], "no number; list finite ones"),
+        (["--thresholds", "0.5,.50"], "listed twice"),
+        (["--thresholds", "0.5", "--mode", "static"], "under mode static no token exits early"),
+        (["--rates", "1e400"], "--rates '1e400': no number"),
+        (["--rates", "0"], "workload.arrivals"),
+        (["--rates", "1e300"], "workload.arrivals"),
+        (["--widths", "1e3"], "no whole number"),
+        (["--widths", "0"], "engine.max_residents: 0 is refused"),
+        (["--widths", "1000000000000"], "engine.max_residents"),
+        (["--slo-tpot", "inf"], "--slo-tpot inf: must be above 0 and finite"),
+        (["--slo-e2e", "nan"], "--slo-e2e"),
+        (["--percentile", "nan"], "between 0 and 100"),
+        (["--mode", "fast"], "mode 'fast': unknown"),
+        (["--set", "out=x"], "every cell has a directory of its own"),
     ],
 )
 def test_wrong_input_is_one_line_and_nothing_runs(
@@ -493,3 +553,40 @@ def test_a_real_run_is_read_as_it_is_written(
     assert cell.goodput is not None
     assert (cell.goodput.estimate or 0) > 0
     assert cell.percentiles["tpot"]["p50"] is None  # three requests show none
+
+
+def document_of(*cells: ProfileCell) -> ProfileDocument:
+    return ProfileDocument(
+        status="complete",
+        mode="cdb",
+        slo=SLO,
+        varied=["exit.max_loops", "workload.arrivals"],
+        cells=list(cells),
+        recommendation=recommend(cells, {}, SLO),
+    )
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 40])
+def test_a_verdict_shows_at_every_width(width: int) -> None:
+    changes = {"exit.max_loops": 4, "workload.arrivals": "open-loop:4"}
+    document = document_of(
+        cell_of(1, changes=changes),
+        cell_of(2, changes={**changes, "exit.max_loops": 2}, state="INVALID"),
+    )
+    stream = io.StringIO()
+    print_table(next(tables(document)), make_console(stream, width))
+    assert "INVALID" in stream.getvalue()
+    assert max(map(len, stream.getvalue().splitlines())) <= width
+
+
+def test_columns_that_no_cell_fills_are_left_out() -> None:
+    few = {"tpot": {"p50": 0.1, "p90": None}, "e2e": {"p50": 2.0, "p90": 3.0}}
+    cells = (cell_of(1, percentiles=few), cell_of(2))
+    first, latencies, *_ = tables(document_of(*cells))
+    assert "accuracy" not in [column.title for column in first.columns]
+    shown = {column.title: column.priority for column in latencies.columns[2:]}
+    assert list(shown) == ["tpot p50", "e2e p50", "e2e p90"]
+    assert (shown["tpot p50"], shown["e2e p90"]) == (0, 0)
+    answered = cell_of(3, accuracy=IntervalRecord(estimate=0.5, n=6))
+    first, *_ = tables(document_of(*cells, answered))
+    assert "accuracy" in [column.title for column in first.columns]

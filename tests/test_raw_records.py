@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from cdbench.bench.raw import ContradictionError, read_raw, read_run
 from cdbench.bench.rederive import check, differences, rederive
 from cdbench.bench.validity import RunFacts, TimedFacts, judge
 from cdbench.cli.main import main
-from cdbench.errors import UsageError
+from cdbench.errors import OutputError, UsageError
 from cdbench.machine.summary import summarise as summarise_machine
 from cdbench.metrics.registry import evaluate
 from cdbench.metrics.trace import Arrivals, LaunchTrace, RunTrace
@@ -40,12 +43,14 @@ from cdbench.schema import (
     Result,
     Validity,
     Workload,
+    append_lines,
     read_repeats,
     read_requests,
     read_result,
     to_json,
 )
 from cdbench.schema.environment import CpuEnvironment, RepeatEnvironment
+from cdbench.schema.files import write_whole
 from cdbench.schema.launches import (
     StoredLaunch,
     member_name,
@@ -74,6 +79,7 @@ from tests.test_schema import MANIFEST
 
 MODES = ("static", "cdb")
 WORKLOAD = scripted_workload()
+WORKLOAD_RESULTS = scripted_run("cdb").results
 
 
 def scripted_verdict(runs: Sequence[ScriptedRun]) -> Validity:
@@ -139,6 +145,7 @@ def written(
             seen_all = summarise_machine([environment] * len(runs), compute_threads=1)
             result = result.model_copy(update={"environment": seen_all})
         directory.finish(result)
+    directory.close()
     return path
 
 
@@ -338,7 +345,7 @@ def dearer(record: dict[str, Any]) -> None:
     [
         (edit_line("stages.jsonl", dearer), "stages.points[0].time_s"),
         (edit_line("stages.jsonl", dearer, 2), "stages.points[0].high_s"),
-        (edit_line("stages.jsonl", lambda r: r["points"].pop()), "stages.points[23].passes"),
+        (edit_line("stages.jsonl", lambda r: r["points"].pop()), "stages.points[27].passes"),
         (edit_line("stages.jsonl", lambda r: r["points"][0].update(launches=9)), "0].launches"),
         (drop_line("stages.jsonl", 1), "stages.passes"),
         (edit_result(lambda d: d["stages"]["points"][3].update(low_s=1e-6)), "points[3].low_s"),
@@ -424,12 +431,61 @@ def test_looks_are_made_again_and_give_the_level_of_every_interval(tmp_path: Pat
     assert [line.partition(":")[0] for line in check(directory)] == ["looks.level"]
 
 
-@pytest.mark.parametrize("name", ["requests.jsonl", "result.json", "launches.npz", "stages.jsonl"])
+FILES = (
+    "requests.jsonl",
+    "repeats.jsonl",
+    "workload.jsonl",
+    "result.json",
+    "launches.npz",
+    "stages.jsonl",
+)
+
+
+def test_what_belongs_to_a_run_is_what_a_run_writes(tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=1, stages=scripted_stages())
+    assert {path.name for path in directory.iterdir()} == set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_a_usage_error_that_names_it(name: str, tmp_path: Path) -> None:
     directory = written(tmp_path / "a", blocks=1, stages=scripted_stages())
     (directory / name).unlink()
     with pytest.raises(UsageError, match=name.replace(".", r"\.")):
         check(directory)
+    (directory / name).mkdir()
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+        check(directory)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", [b'{"a": 1}\n', b"[]\n", b"PK\x03\x04\xff\xfe\x00"])
+def test_a_foreign_file_is_a_usage_error_that_names_it(
+    content: bytes, name: str, tmp_path: Path
+) -> None:
+    directory = written(tmp_path / "a", blocks=1, stages=scripted_stages())
+    (directory / name).write_bytes(content)
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")) as refused:
+        check(directory)
+    assert "pickle" not in str(refused.value)
+
+
+def found_or_refused(directory: Path, name: str) -> list[str]:
+    """What a check finds; one line where it refuses the file of this name."""
+    try:
+        return check(directory)
+    except UsageError as refused:
+        return [str(refused)] if name in str(refused) else []
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_file_that_was_cut_short_is_refused_or_a_difference(
+    share: float, name: str, tmp_path: Path
+) -> None:
+    directory = written(tmp_path / "a", blocks=2, stages=scripted_stages())
+    whole = (directory / name).read_bytes()
+    (directory / name).write_bytes(whole[: int(len(whole) * share)])
+    assert found_or_refused(directory, name)
 
 
 def test_an_unreadable_member_is_a_usage_error(tmp_path: Path) -> None:
@@ -438,6 +494,52 @@ def test_an_unreadable_member_is_a_usage_error(tmp_path: Path) -> None:
     (directory / "launches.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UsageError, match="raw records are incomplete"):
         check(directory)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 10**9, 10**30])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("repeats.jsonl", ("max_loops",)),
+        ("repeats.jsonl", ("width",)),
+        ("repeats.jsonl", ("facts", "work", "core")),
+        ("workload.jsonl", ("requested_depths", 1)),
+        ("workload.jsonl", ("executed_depths", 1)),
+        ("requests.jsonl", ("executed_depths", 1)),
+        ("result.json", ("modes", "static", "max_loops")),
+    ],
+)
+def test_what_no_run_can_have_is_a_contradiction_or_refused(
+    place: tuple[str, tuple[Any, ...]], value: int, tmp_path: Path
+) -> None:
+    name, keys = place
+
+    def change(record: Any) -> None:
+        for key in keys[:-1]:
+            record = record[key]
+        record[keys[-1]] = value
+
+    directory = written(tmp_path / "a", blocks=2)
+    (edit_result(change) if name == "result.json" else edit_line(name, change))(directory)
+    assert found_or_refused(directory, name)
+
+
+def test_values_that_cannot_be_summarised_are_one_difference(tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=2)
+    edit_line("repeats.jsonl", lambda r: r.update(wall_s=1e308))(directory)
+    (found,) = check(directory)
+    assert found.startswith("raw records: they cannot be summarised (")
+    assert "\n" not in found
+
+
+def test_workload_depths_go_with_their_tokens(tmp_path: Path) -> None:
+    directory = written(tmp_path / "a", blocks=2)
+    edit_line("workload.jsonl", lambda r: r.update(requested_depths=[]))(directory)
+    (found,) = check(directory)
+    assert "workload.jsonl: request" in found
+    (directory / "workload.jsonl").write_text("")
+    (found,) = check(directory)
+    assert "workload.jsonl has no whole line, but 8 runs were timed" in found
 
 
 def test_differences_take_null_for_absent_and_forgive_last_digits() -> None:
@@ -472,7 +574,12 @@ def test_recheck_says_so_and_how_it_ends(
         (["old"], "nothing can be made again"),
         (["a", "--blocks", "x"], "--blocks 'x'"),
         (["a", "--trace", "t.json", "--blocks", "7"], "none of them was timed"),
+        (["a", "--blocks", "1"], "--blocks 1: no trace is drawn"),
         (["a", "--trace", "old"], "exists; name a new file"),
+        (["a", "--trace", "x" * 300], "cannot be written (File name too long)"),
+        (["a", "--trace", "old/result.json/t.json"], "cannot be written (Not a directory)"),
+        (["x" * 300], "File name too long"),
+        (["~nobody-here/a"], "no home directory"),
         (["a", "--trace", "none/t.json"], "cannot be written"),
     ],
 )
@@ -568,7 +675,8 @@ def test_members_are_found_before_and_after_the_merge(tmp_path: Path) -> None:
         read_launches(tmp_path, "b9-o0-cdb")
 
 
-def test_a_member_name_holds_no_path() -> None:
+def test_a_member_name_holds_no_path_and_is_no_longer_than_a_name_may_be() -> None:
+    assert len(member_name(0, 3, f"dense:/{'x' * 300}")) < 200
     assert member_name(0, 3, "dense:/home/me/a b") == "b0-o3-dense-home-me-a-b"
     assert member_name(1, 0, "static@auto") == "b1-o0-static@auto"
 
@@ -655,8 +763,9 @@ def test_a_crash_loses_the_unfinished_repeat_and_no_other(
 
     with monkeypatch.context() as patched:
         patched.setattr(np, "savez", fails)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(OutputError, match=r"b1-o0-cdb\.npz: cannot be written \(disk full\)"):
             directory.keep_repeat(scripted_run("cdb", 1, 0), FACTS["cdb"])
+    assert not list(path.rglob("*.partial"))
     # Killed between its requests and its own line, which is torn.
     late = scripted_run("static", 1, 1)
     directory.append_requests(
@@ -669,6 +778,92 @@ def test_a_crash_loses_the_unfinished_repeat_and_no_other(
     after = read_raw(path)
     assert after.lines == before.lines
     assert [evaluate(r.trace) for r in after.repeats] == [evaluate(r.trace) for r in before.repeats]
+
+
+@contextlib.contextmanager
+def files_up_to(size_bytes: int) -> Iterator[None]:
+    """No file of this process can grow beyond a size, as where a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fails_or_is_interrupted_leaves_files_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    lines, document = tmp_path / "a.jsonl", tmp_path / "a.json"
+    records = [RequestRecord.of(r, doc_id=1, mode="cdb", work="live") for r in WORKLOAD_RESULTS]
+    with files_up_to(1000), pytest.raises(OutputError, match=r"a\.jsonl: .*\(File too large\)"):
+        append_lines(lines, records * 9)
+    assert not lines.exists()
+    append_lines(lines, records)
+    write_whole(document, "before")
+    before = lines.read_bytes()
+    with files_up_to(len(before) + 100):
+        with pytest.raises(OutputError, match="make room there"):
+            append_lines(lines, records)
+        with pytest.raises(OutputError, match=r"a\.json: "):
+            write_whole(document, "x" * 99_999)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", interrupted)
+        for write in (lambda: append_lines(lines, records), lambda: write_whole(document, "x")):
+            with pytest.raises(KeyboardInterrupt):
+                write()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "a.jsonl": before,
+        "a.json": b"before",
+    }
+
+
+@pytest.mark.parametrize("room_bytes", [0, 10_000_000])
+def test_a_full_disk_ends_a_run_with_one_line_and_what_was_whole(
+    room_bytes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """``room_bytes``: what is left for the result, after there was none for a request."""
+    append_requests, out = RunDirectory.append_requests, tmp_path / "a"
+
+    def scripted(self: TimedSubject, block: int, order: int) -> TimedRun:
+        made = scripted_run(self.subject.label, max(block, 0), max(order, 0))
+        return TimedRun(block, order, self.subject, made.trace, made.results)
+
+    def append(self: RunDirectory, records: Iterable[RequestRecord]) -> None:
+        kept = out / "repeats.jsonl"
+        if kept.is_file() and len(list(read_repeats(kept))) == 5:
+            with files_up_to(0):
+                append_requests(self, records)
+        append_requests(self, records)
+
+    def finish(self: RunDirectory, result: Result) -> Path:
+        with files_up_to(room_bytes):
+            return finish_run(self, result)
+
+    finish_run = RunDirectory.finish
+    monkeypatch.setattr(TimedSubject, "run", scripted)
+    monkeypatch.setattr(RunDirectory, "append_requests", append)
+    monkeypatch.setattr(RunDirectory, "finish", finish)
+    arguments = ("run", "ci", "--modes", "static,cdb", "--blocks", "6", "--stages", "none")
+    assert main([*arguments, "--out", str(out)]) == 4
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"cdbench: {out / 'requests.jsonl'}: cannot be written (File too large)")
+    assert line.endswith(f"5 passes and timed runs are kept in {out}")
+    assert len(read_raw(out).repeats) == 5
+    assert not [*out.rglob("*.partial"), *out.glob(".claim")]
+    if room_bytes:
+        result = read_result(out)
+        assert (result.status, result.validity.verdict) == ("interrupted", "INVALID")
+        assert any("cannot be written" in reason for reason in result.validity.reasons)
+        assert check(out) == []
+    else:
+        assert not (out / "result.json").exists()
 
 
 def test_a_torn_line_that_is_not_the_last_is_an_error(tmp_path: Path) -> None:

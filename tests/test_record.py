@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdbench.bench import record as bench_record
 from cdbench.bench.record import agreement
 from cdbench.cli.main import main
 from cdbench.config import parse_config
@@ -24,12 +25,14 @@ from cdbench.grammar import parse_exit
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
 from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import RULES, suits
+from cdbench.runtime.exits import RULES, Needs, suits
 from cdbench.runtime.ghost import GhostEngine
+from cdbench.schema import to_json
 from cdbench.schema.recording import Recording
 from cdbench.workloads.exit_trace import ExitTrace, TracedRequest, load_exit_trace, own_requests
 from cdbench.workloads.recording import check_recordable, default_thresholds, derive
-from cdbench.workloads.recording_files import pack_signals, read_recording
+from cdbench.workloads.recording_files import read_recording, sealed
+from cdbench.workloads.signals_file import pack_signals
 from cdbench.workloads.traced import replayed, traced
 from tests import tiny
 from tests.generating import ids_file
@@ -70,6 +73,60 @@ def test_the_first_loop_that_passes_is_the_depth(
     depths = derive(np.array([signals, signals]), policy)
     assert depths.executed.tolist() == [executed] * 2
     assert depths.requested.tolist() == [requested] * 2
+
+
+RISING = {"cdf", "act", "argmax-stability", "confidence", "margin"}
+FALLING = {"latent-diff", "cosine", "entropy-diff", "kl", "minp-kl"}
+
+
+def passes(rule: str, signal: float, threshold: float) -> bool:
+    """The test of a rule, from its description; no comparison with a NaN holds."""
+    return signal >= threshold if rule in RISING else signal < threshold
+
+
+def loop_by_loop(signals: Sequence[float], policy: ExitPolicy) -> tuple[int, int]:
+    """Executed and requested depth of one token: looped as an engine loops it."""
+    assert policy.threshold is not None
+    leaves_after, asked = len(signals), None
+    for loop, signal in enumerate(signals, start=1):
+        if passes(policy.rule, signal, policy.threshold):
+            if loop + policy.lag >= policy.min_loops:
+                leaves_after = min(leaves_after, loop + policy.lag)
+            if loop >= policy.min_loops and asked is None:
+                asked = loop
+        if loop == leaves_after:
+            break
+    return leaves_after, leaves_after if asked is None else asked
+
+
+@st.composite
+def tokens_under_a_rule(draw: st.DrawFn) -> tuple[np.ndarray, ExitPolicy]:
+    """Signals ``[T, R]`` as they are stored, many of them at the threshold, and any policy."""
+    loops = draw(st.integers(1, 6))
+    threshold = draw(st.sampled_from([0.0, 0.1, 0.5, 0.7, 1.0]))
+    near = [threshold, float(np.float32(threshold)), 0.0, 0.3, 0.6, 1.0, 5.0, NAN, math.inf]
+    line = st.lists(st.sampled_from(near), min_size=loops, max_size=loops)
+    signals = np.array(draw(st.lists(line, max_size=6))).reshape(-1, loops)
+    dtype = draw(st.sampled_from(["float32", "float64"]))
+    rule = draw(st.sampled_from(sorted(RISING | FALLING)))
+    policy = ExitPolicy(rule, threshold, draw(st.integers(1, loops)), draw(st.integers(0, 1)))
+    return signals.astype(dtype), policy
+
+
+@settings(max_examples=400)
+@given(tokens_under_a_rule())
+def test_depths_are_those_of_looping_token_by_token(drawn: tuple[np.ndarray, ExitPolicy]) -> None:
+    signals, policy = drawn
+    depths = derive(signals, policy)
+    wanted = [loop_by_loop(line, policy) for line in signals.tolist()]
+    found = list(zip(depths.executed.tolist(), depths.requested.tolist(), strict=True))
+    assert found == wanted
+
+
+def test_every_rule_with_a_signal_was_looped() -> None:
+    assert {name for name, rule in RULES.items() if rule.needs is not Needs.NOTHING} == (
+        RISING | FALLING
+    )
 
 
 def draw_policy(rng: random.Random, model: StagedModel) -> ExitPolicy:
@@ -306,8 +363,10 @@ def copy(made: Path, tmp_path: Path) -> Path:
 
 
 def change(directory: Path, **changes: Any) -> None:
+    """Another document, as one that was recorded so."""
     path = directory / "record.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    text = json.dumps({**json.loads(path.read_text()), **changes})
+    path.write_text(to_json(sealed(Recording.model_validate_json(text))))
 
 
 def test_a_recording_says_what_it_is(made: Path) -> None:
@@ -386,6 +445,11 @@ def test_random_weights_are_marked(capsys: Capture, prompts: Path, tmp_path: Pat
         (["--exit", "cdf@0.5", "--agreement", "0.4,two"], "not all are numbers"),
         (["--exit", "cdf@0.5", "--agreement", "0.4,1.5"], "out of range"),
         (["--exit", "cdf@0.5", "--agreement", "0.4,0.4"], "listed twice"),
+        (["--exit", "cdf@0.5", "--agreement", "0.4,0.40"], "listed twice"),
+        (["--exit", "cdf@0.5", "--agreement", ""], "no finite thresholds"),
+        (["--exit", "cdf@0.5", "--agreement", " , "], "no finite thresholds"),
+        (["--exit", "cdf@0.5", "--agreement", "nan"], "no finite thresholds"),
+        (["--exit", "latent-diff@0.5", "--agreement", "inf"], "no finite thresholds"),
         (["--exit", "act@0.5"], "needs a halting mean"),
         (["--exit", "cdf@0.5", "--set", "workload.depths=full"], "is not recorded but drawn"),
         ([*RANDOM, "--exit", "cdf@0.5"], "random token ids are no text"),
@@ -403,9 +467,23 @@ def test_what_cannot_be_recorded_is_refused_before_it_runs(
 
 def test_a_refused_request_leaves_nothing(capsys: Capture, prompts: Path, tmp_path: Path) -> None:
     flags = ["--exit", "cdf@0.5", "--set", "kv.budget_bytes=5000", "--out", tmp_path / "a"]
-    assert record(prompts, *flags) == 3
-    assert "requests refused" in capsys.readouterr().err
+    assert record(prompts, *flags) == 2
+    assert "kv budget: 5,000 bytes" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("when", ["_serve", "_agreement", "_pack"])
+def test_an_interrupted_recording_leaves_nothing(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, prompts: Path, tmp_path: Path, when: str
+) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_record, when, interrupt)
+    flags = ["--exit", "cdf@0.5", "--agreement", "0.4", "--json", "--out", tmp_path / "a"]
+    assert record(prompts, *flags) == 130
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_cannot_be_recorded_again(
@@ -415,52 +493,6 @@ def test_a_trace_cannot_be_recorded_again(
     assert "nothing new is seen" in capsys.readouterr().err
     assert record(prompts, "--exit", "cdf@0.5", "--out", made) == 2
     assert "is not empty" in capsys.readouterr().err
-
-
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:100])
-
-
-@pytest.mark.parametrize("damage", [_flip, _truncate, Path.unlink])
-def test_damaged_signals_are_refused(copy: Path, damage: Any) -> None:
-    damage(copy / "signals.npz")
-    with pytest.raises(UsageError, match=r"signals\.npz: .*; record it again"):
-        read_recording(copy)
-
-
-def replace_signals(directory: Path, **arrays: np.ndarray) -> None:
-    """Other arrays, and a document that vouches for them."""
-    path = directory / "signals.npz"
-    with np.load(path) as old:
-        np.savez(path.with_suffix(".new.npz"), **{**dict(old), **arrays})
-    path.write_bytes(path.with_suffix(".new.npz").read_bytes())
-    told = json.loads((directory / "record.json").read_text())["signals"]
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    change(directory, signals={**told, "sha256": digest})
-
-
-def test_signals_that_do_not_fit_the_document_are_refused(made: Path, copy: Path) -> None:
-    with np.load(made / "signals.npz") as arrays:
-        signals, offsets = arrays["signals"], arrays["offsets"]
-    for wrong in (
-        {"signals": signals[:-1]},
-        {"signals": signals[:, :3]},
-        {"signals": signals.astype(np.float64)},
-        {"offsets": offsets + 1},
-    ):
-        replace_signals(copy, **{"signals": signals, "offsets": offsets, **wrong})
-        with pytest.raises(UsageError, match="not one line of 4 loops"):
-            read_recording(copy)
-    # Another run's signals fit in every size, but not what was executed.
-    replace_signals(copy, signals=np.zeros_like(signals), offsets=offsets)
-    with pytest.raises(UsageError, match="not those that its signals give"):
-        read_recording(copy)
 
 
 @pytest.mark.parametrize(
@@ -500,6 +532,10 @@ def test_a_trace_at_q_has_the_recorded_depths_and_at_x_those_derived(made: Path)
     for found, depths in zip(trace.requests, recorded.depths(0.4), strict=True):
         assert list(found.executed_depths) == [4, *depths.executed.tolist()]
         assert list(found.requested_depths) == [4, *depths.requested.tolist()]
+    for found, signals in zip(trace.requests, recorded.signals, strict=True):
+        policy = dataclasses.replace(recorded.policy, threshold=0.4)
+        wanted = [loop_by_loop(line, policy) for line in signals.tolist()]
+        assert list(zip(found.executed_depths, found.requested_depths, strict=True))[1:] == wanted
     with pytest.raises(UsageError, match=r"threshold 1\.5 is out of range"):
         load_exit_trace(parse_exit(f"trace:{made}@1.5"))
 
@@ -529,17 +565,43 @@ def test_generate_replays_a_recording_with_its_own_prompts(
 
 def test_a_replay_of_something_else_is_refused(capsys: Capture, made: Path, tmp_path: Path) -> None:
     other = ids_file(tmp_path / "other.jsonl", [{"prompt": [1, 2, 4]}])
-    derived = f"trace:{made}@0.4"
+    derived, replay = f"trace:{made}@0.4", ["--exit", f"trace:{made}"]
     for flags, why in (
         (["--exit", f"trace:{made}", "--ids-file", other], "is not among the 3 recorded"),
         (["--exit", derived, "--min-loops", 2], "exit.min_loops: 2 is given"),
         (["--exit", derived, "--exit-lag", 1], "exit.lag: 1 is given"),
+        # What would be shown and not done: depths are executed as they were recorded.
+        ([*replay, "--min-loops", 2], "exit.min_loops: 2 is given"),
+        ([*replay, "--exit-lag", 1], "exit.lag: 1 is given"),
+        ([*replay, "--first-token", "select"], "first_token: select is not what"),
+        ([*replay, "--max-new-tokens", 3], "--max-new-tokens: means nothing"),
+        ([*replay, "--ignore-eos"], "--ignore-eos: means nothing"),
+        ([*replay, "--stop", "x"], "--stop: means nothing"),
         (["--exit", derived, "--max-loops", 3], "was recorded at 4 loops"),
         (["--exit", f"trace:{made}@1.5"], "out of range"),
     ):
         code, out, err = generate(capsys, *flags)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert why in err
+
+
+def test_what_a_replay_has_of_its_own_may_be_said_again(capsys: Capture, made: Path) -> None:
+    """A configuration that was recorded with is also replayed with."""
+    again = ["--min-loops", 1, "--exit-lag", 0, "--max-loops", 4, "--first-token", "full"]
+    code, out, err = generate(capsys, "--exit", f"trace:{made}", *again, "--json")
+    assert code == 0, err
+    config = json.loads(out)["config"]
+    assert (config["min_loops"], config["exit_lag"], config["max_new_tokens"]) == (1, 0, None)
+
+
+def test_a_run_is_refused_before_it_measures(capsys: Capture, made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    flags = ["--exit", f"trace:{made}", "--set", "workload.source=trace", "--work", "equal"]
+    for key in ("exit.min_loops=3", "exit.lag=1", "exit.max_loops=3", "first_token=select"):
+        given = ["run", "--model", str(tiny.FIXTURE), *flags, "--set", key, "--out", str(out)]
+        assert main(given) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert not out.exists()
 
 
 def test_a_replay_on_other_files_says_so(capsys: Capture, copy: Path) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdbench.stats.resampling import MIN_REQUESTS, ratio_over_requests
+from cdbench.stats import resampling
+from cdbench.stats.distributions import compare_tasks, mean_depth
+from cdbench.stats.resampling import (
+    MIN_REQUESTS,
+    MOST_CELLS,
+    RESAMPLES,
+    in_parts,
+    ratio_over_requests,
+)
 
 
 def test_equal_requests_leave_nothing_to_move() -> None:
@@ -40,3 +48,27 @@ def test_few_requests_have_no_interval_and_nonsense_is_refused() -> None:
     for full, own in (([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])):
         with pytest.raises(ValueError, match="a request"):
             ratio_over_requests(full, own)
+
+
+@pytest.mark.parametrize("cells", [1, 999, 1 << 15])
+def test_drawing_in_parts_changes_nothing(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    full, own = random.integers(1, 100, 300).astype(float), random.random(300) + 0.1
+    depths = [[int(d) for d in random.integers(1, 5, 6)] for _ in range(60)]
+    tasks = {"a": depths[:25], "b": depths[25:]}
+
+    def found() -> tuple[object, ...]:
+        pairs = compare_tasks(tasks, resamples=300, permutations=300)
+        return ratio_over_requests(full, own), pairs, mean_depth(depths, resamples=300)
+
+    monkeypatch.setattr(resampling, "MOST_CELLS", 1 << 40)
+    at_once = found()
+    monkeypatch.setattr(resampling, "MOST_CELLS", cells)
+    assert found() == at_once
+
+
+@pytest.mark.parametrize("requests", [1, 10, 1999, 100_000, 10**9])
+def test_the_draws_of_many_requests_are_never_all_held_at_once(requests: int) -> None:
+    parts = list(in_parts(RESAMPLES, requests))
+    assert sum(parts) == RESAMPLES
+    assert all(rows == 1 or rows * requests <= MOST_CELLS for rows in parts)

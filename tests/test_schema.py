@@ -152,6 +152,7 @@ def test_result_keys_are_those_of_the_contract() -> None:
         "bounds",
         "break_even",
         "looks",
+        "equal_memory",
         "environment",
         "accuracy",
         "exits",

@@ -14,7 +14,7 @@ from cdbench.bench.plan import Plan, make_plan
 from cdbench.cli.main import main
 from cdbench.config import load_config
 from cdbench.errors import UsageError
-from cdbench.render.stage_plot import draw
+from cdbench.render.stage_plot import draw, is_plot
 from cdbench.render.stage_table import stage_table
 from cdbench.runtime.core import ExitPolicy, LaunchRecord, Stage
 from cdbench.schema.files import read_document, write_document
@@ -38,8 +38,9 @@ from cdbench.stages.grid import (
     later_contexts,
     widths,
 )
-from cdbench.stages.key import differences, read_curves, stage_key, uncovered
+from cdbench.stages.key import differences, stage_key
 from cdbench.stages.meter import StageMeter, affordable_positions, affordable_width
+from cdbench.stages.saved import read_curves, uncovered
 from cdbench.workloads.resolve import free_bytes
 from tests import staged, tiny
 
@@ -160,9 +161,10 @@ def test_scripted_depths_are_the_workloads_and_add_up_to_the_same_for_every_row(
     cell = Cell("with_exit", 8, 40)
     recorded = Company(4, 99, depths=(1, 1, 3))
     scripts = [recorded.script(cell, row) for row in range(50)]
-    assert {sum(script) for script in scripts} == {3 * 4}
-    # Only what is left at the end may be another depth.
-    assert {depth for script in scripts for depth in script[:-1]} == {1, 3}
+    assert {sum(script[:-2]) for script in scripts} == {3 * 4}
+    assert {tuple(script[-2:]) for script in scripts} == {(1, 1)}, "all rows leave at once"
+    # Only what is left before them may be another depth.
+    assert {depth for script in scripts for depth in script[:-3]} == {1, 3}
     assert scripts == [recorded.script(cell, row) for row in range(50)], "the same in every pass"
     mixed = {d for row in range(50) for d in Company(4, 99).script(cell, row)}
     assert mixed == {1, 2, 3, 4}
@@ -173,8 +175,8 @@ def test_a_long_context_leaves_room_for_the_tokens_that_follow() -> None:
     requests = decode_requests(
         Cell("with_exit", 3, 49), Streams(TEXTS, 20), company, ExitPolicy("cdf", 0.5)
     )
-    assert [len(r.force or ()) for r in requests] == [13] * 3
-    assert [r.positions for r in requests] == [26, 36, 50]
+    assert [len(r.force or ()) for r in requests] == [15] * 3
+    assert [r.positions for r in requests] == [27, 37, 50]
 
 
 @pytest.mark.parametrize("model", [tiny.FIXTURE, tiny.HUGINN_FIXTURE])
@@ -193,22 +195,28 @@ def test_a_cell_launches_all_its_rows_at_its_context(model: Path, rule: str, pro
             continue
         decode = [r for r in records if r.decode_rows]
         core = [r for r in decode if r.stage is Stage.CORE]
-        assert [r.decode_rows for r in core] == [cell.rows] * (3 * loops)
+        shared = 0 if cell.kind == "plain" else 2
+        assert [r.decode_rows for r in core] == [cell.rows] * (3 * loops + shared)
         # A prompt longer than a chunk runs alone; all of it but the last token was found cached.
         assert sum(r.prefill_rows for r in records if r.stage is Stage.CORE) == cell.rows * loops
         codas = [r.decode_rows for r in decode if r.stage is Stage.CODA]
+        preludes = [r.decode_rows for r in decode if r.stage is Stage.PRELUDE]
         if cell.kind == "plain":
             assert [r.context for r in core] == [c for c in (19, 20, 21) for _ in range(loops)]
             assert codas == [cell.rows] * 3
-            preludes = [r.decode_rows for r in decode if r.stage is Stage.PRELUDE]
             assert preludes == [*(1 for _ in range(cell.rows)), cell.rows, cell.rows]
         else:
-            assert {r.context - 20 for r in core} <= set(range(-5, 6))
+            assert {r.context - 20 for r in core} <= set(range(-6, 7))
+            assert preludes[-2:] == [cell.rows] * 2
             mixed = {
                 len(set([] if r.decode_loops is None else r.decode_loops.tolist())) for r in core
             }
             assert mixed == ({1} if cell.rows == 1 else {1, 2})
-            assert codas == [cell.rows] * (3 * loops) if reads_out else sum(codas) > 3 * cell.rows
+            if reads_out:
+                assert codas == [cell.rows] * (3 * loops + 2)
+            else:
+                assert sum(codas) > 5 * cell.rows
+                assert codas[-3:] == [cell.rows] * 3
 
 
 def test_an_engine_with_little_memory_and_a_wide_coda_still_fills_its_cells(prompts: str) -> None:
@@ -230,16 +238,18 @@ def record(stage: Stage, rows: int, took_s: float, prefill: int = 0) -> LaunchRe
 
 def test_launches_of_a_cell_are_averaged_by_stage_without_those_held_up() -> None:
     core = [record(Stage.CORE, 4, t) for t in (1.0, 2.0, 3.0, 60.0)]  # median 2.5, limit 7.5
-    fewer = record(Stage.PRELUDE, 3, 50.0)
+    first, fewer = record(Stage.PRELUDE, 4, 40.0), record(Stage.PRELUDE, 3, 50.0)
     prelude = record(Stage.PRELUDE, 4, 0.5)
     prompt = record(Stage.CORE, 0, 40.0, prefill=7)
-    records = [prompt, fewer, prelude, *core]
+    # A prelude right after the prompts has no token before it whose slots it would settle.
+    records = [prompt, first, *core, fewer, prelude]
     assert list(read_launches(Cell("plain", 4, 9), records)) == [
         Launches("prelude", 0.5, 1),
         Launches("core", 2.0, 4),
     ]
     assert list(read_launches(Cell("with_exit", 4, 9), records)) == [
-        Launches("core_with_exit", 2.0, 4)
+        Launches("prelude_with_exit", 0.5, 1),
+        Launches("core_with_exit", 2.0, 4),
     ]
     assert list(read_launches(Cell("prefill", 7, 9), records)) == [Launches("prefill", 40.0, 1)]
 
@@ -262,8 +272,11 @@ def test_a_point_is_the_median_of_its_passes_with_the_fastest_and_the_slowest(
         assert (point.low_s, point.time_s, point.high_s) == (unit, 2 * unit, 4 * unit)
         assert point.passes == 3
     launches = {p.stage: p.launches for p in document.points if p.rows == 2}
-    assert launches["core"] == launches["core_with_exit"] == 3 * 3 * loops
-    assert launches["coda"] == 3 * 3
+    assert launches["core"] == 3 * 3 * loops
+    assert launches["core_with_exit"] == 3 * (3 * loops + 2)
+    assert (launches["prelude"], launches["coda"]) == (3 * 2, 3 * 3)
+    assert launches["prelude_with_exit"] >= 3 * 2
+    assert launches["coda_with_exit"] >= 3 * 3
     assert document.passes == 3
     assert document.contexts == [8, 20]
 
@@ -294,11 +307,22 @@ def test_a_pass_that_is_broken_off_leaves_nothing_and_a_whole_one_its_means(
     assert all(p.launches == 2 * last[p.stage, p.rows, p.context] for p in meter.curves().points)
 
 
+EVERY_STAGE = [
+    "prelude",
+    "prelude_with_exit",
+    "core",
+    "core_with_exit",
+    "coda",
+    "coda_with_exit",
+    "prefill",
+]
+
+
 @pytest.mark.parametrize(
     ("rule", "stages"),
     [
-        ("cdf@0.5", ["prelude", "core", "core_with_exit", "coda", "prefill"]),
-        ("kl@0.01", ["prelude", "core", "core_with_exit", "coda", "coda_with_exit", "prefill"]),
+        ("cdf@0.5", [*EVERY_STAGE]),
+        ("kl@0.01", [*EVERY_STAGE]),
         ("none", ["prelude", "core", "coda", "prefill"]),
         ("fixed:2", ["prelude", "core", "coda", "prefill"]),
     ],
@@ -431,7 +455,6 @@ def test_saved_curves_come_back_and_stand_for_the_same_plan(
         ({"exit_rule": "none"}, r"\(exit_rule: cdf, now none\)"),
         ({"exit__max_loops": 3}, r"\(max_loops: 4, now 3\)"),
         ({"weights": "random:7"}, r"\(model: .*; weights: checkpoint, now random:7\)"),
-        ({"engine__max_residents": 4}, "reach 3 rows, the run has launches of 4"),
     ],
 )
 def test_saved_curves_of_something_else_are_refused_and_the_difference_named(
@@ -523,6 +546,15 @@ def test_the_command_draws(
     assert main([*one, "--plot", str(picture)]) == 0
     assert str(picture) in capsys.readouterr().out
     assert "<svg" in picture.read_text()
+    assert is_plot(picture)
+    # A picture is replaced as the curves are.
+    again = [*one, "--plot", str(picture)]
+    assert main([*again[:-3], str(tmp_path / "other.json"), *again[-2:]]) == 2
+    assert f"--plot {picture}: exists" in capsys.readouterr().err
+    before = picture.stat().st_ino
+    assert main([*again, "--force"]) == 0
+    assert picture.stat().st_ino != before
+    assert {path.name for path in tmp_path.iterdir()} == {"pictures", "stages.json"}
 
 
 def test_a_picture_has_two_panels_a_stage_and_a_line_and_a_floor_a_context(
@@ -618,13 +650,20 @@ def test_other_files_are_not_replaced_even_by_force(
     assert other.read_text() == "{}"
 
 
-def test_saved_curves_reach_a_quarter_beyond_their_contexts(document: StageCurves) -> None:
+def test_saved_curves_reach_a_quarter_beyond_their_contexts_and_no_wider(
+    document: StageCurves,
+) -> None:
     low, high = document.contexts[0], document.contexts[-1]
-    assert uncovered(document, [low, high]) is None
-    assert uncovered(document, [low, int(high * 1.2)]) is None
-    why = uncovered(document, [low, high * 2])
+    assert uncovered(document, [low, high], width=3) is None
+    assert uncovered(document, [low, int(high * 1.2)], width=1) is None
+    why = uncovered(document, [low, high * 2], width=3)
     assert why is not None
     assert f"{low} to {high}" in why
+    assert "reach 3 rows, launches here have up to 4" in (uncovered(document, [low], 4) or "")
+    # The stage that reaches least decides.
+    points = [p for p in document.points if (p.stage, p.rows) != ("coda", 3)]
+    less = document.model_copy(update={"points": points})
+    assert "reach 2 rows" in (uncovered(less, [low], 3) or "")
 
 
 def test_cells_are_no_wider_than_free_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

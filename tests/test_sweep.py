@@ -33,6 +33,7 @@ from cdbench.sweep.file import (
     set_values,
 )
 from cdbench.sweep.session import Options, plan, run
+from tests.recorded import scripted_stages
 from tests.test_schema import small_result
 from tests.test_sweep_figures import timed_result
 
@@ -618,7 +619,7 @@ def test_a_stage_cell_writes_its_curves(tmp_path: Path, monkeypatch: pytest.Monk
 
     def fake(config: RunConfig, *_: Any) -> Any:
         made.append(config)
-        return small_result()  # any document: its own test is elsewhere
+        return scripted_stages()  # their own test is elsewhere
 
     monkeypatch.setattr(measure, "measure_stages", fake)
     sweep = sweep_of(verb="stages", grid={"kv.layout": ["shared"]})

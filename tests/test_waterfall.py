@@ -24,6 +24,7 @@ from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens
 from cdbench.metrics.trace import RunTrace
 from cdbench.metrics.waterfall import (
     EFFECTS,
+    WIDER_LAUNCHES,
     NoWaterfallError,
     RunTimes,
     Side,
@@ -31,6 +32,7 @@ from cdbench.metrics.waterfall import (
     effect_times,
     waterfall,
 )
+from cdbench.render.formats import ratio
 from cdbench.render.markdown import to_markdown
 from cdbench.render.waterfall import waterfall_table, where_the_rest_went
 from cdbench.runtime.core import FinishReason, LaunchRecord, RequestResult, Stage
@@ -81,8 +83,9 @@ PRELUDE, CORE, CODA = Stage.PRELUDE, Stage.CORE, Stage.CODA
 
 # By hand. Width and cap 2. A (prompt 9) has later tokens at contexts 10 and 11, B at context 10.
 # Lines at width 2, seconds a row: t̂_prelude 0.15, t̂_coda 0.5, t̂_core 1.0 at context 10 and 1.1
-# at 11; with the exit rule 1.1 and 1.2. The rule asked for 1, 2 (A) and 3 (B); with lag 1 they ran
-# 2, 3 and 4. Launch durations are the curves', but for one: 0.3 s more in static, 0.2 s in cdb.
+# at 11; with the exit rule 0.2, 0.55, and 1.1 and 1.2. The rule asked for 1, 2 (A) and 3 (B); with
+# lag 1 they ran 2, 3 and 4. Launch durations are the curves', but for one: 0.3 s more in static,
+# 0.2 s in cdb.
 STATIC = trace(
     "static",
     [request("a", [4, 4, 4]), request("b", [4, 4])],
@@ -103,20 +106,20 @@ CDB = trace(
     [request("a", [4, 2, 3]), request("b", [4, 4])],
     launches(
         [
-            (PRELUDE, 2, 10, 2, 0.3),
+            (PRELUDE, 2, 10, 2, 0.4),
             (CORE, 1, 10, 2, 1.7),
             (CORE, 1, 10, 2, 1.7),
             (CORE, 2, 10, 2, 2.2),
-            (CODA, 1, 10, 2, 0.6),
-            (PRELUDE, 1, 11, 2, 0.2),
+            (CODA, 1, 10, 2, 0.7),
+            (PRELUDE, 1, 11, 2, 0.3),
             (CORE, 2, 11, 2, 2.4),
             (CORE, 2, 11, 2, 2.4 + 0.2),
-            (CODA, 1, 10, 2, 0.6),
+            (CODA, 1, 10, 2, 0.7),
             (CORE, 1, 11, 1, 1.8),
-            (CODA, 1, 11, 1, 0.6),
+            (CODA, 1, 11, 1, 0.7),
         ]
     ),
-    wall_s=17.5,
+    wall_s=18.0,
 )
 STATIC_ASKED = later_tokens([(9, [4, 4, 4]), (9, [4, 4])])
 CDB_ASKED = later_tokens([(9, [4, 1, 2]), (9, [4, 3])])
@@ -141,20 +144,22 @@ STATIC_TIMES = (
 CDB_TIMES = (
     6.0,  # 1 + 2 + 3 loops asked for
     3 * 0.65 + 1 * 1.0 + 2 * 1.1 + 3 * 1.0,  # 8.15
-    3 * 0.65 + 1 * 1.1 + 2 * 1.2 + 3 * 1.1,  # 8.75
-    3 * 0.65 + 10.2,  # 12.15
-    # The drain: a core launch of 1.8 and a coda of 0.6.
-    2.4 + 10.2 * 9.2 / 10.4 + 3 * 0.15 + 2 * 0.5,
-    2.4 + (1.7 + 1.7 + 2.2 + 2.4 + 2.4) + 0.45 + 1.0,  # 14.25
-    2.4 + 10.4 + (0.3 + 0.2) + 2 * 0.6,  # 14.5
-    14.7,
-    17.5 - 2.0,
-    17.5,
+    3 * 0.75 + 1 * 1.1 + 2 * 1.2 + 3 * 1.1,  # 9.05
+    3 * 0.75 + 10.2,  # 12.45
+    # The drain: a core launch of 1.8 and a coda of 0.7.
+    2.5 + 10.2 * 9.2 / 10.4 + 3 * 0.2 + 2 * 0.55,
+    2.5 + (1.7 + 1.7 + 2.2 + 2.4 + 2.4) + 0.6 + 1.1,  # 14.6
+    2.5 + 10.4 + (0.4 + 0.3) + 2 * 0.7,  # 15.0
+    15.2,
+    18.0 - 2.0,
+    18.0,
 )
 
 
 def side(run: RunTrace, requested: LaterTokens, actual: Packing = PLAIN) -> Side:
-    return Side(run, requested, replace(actual, core="core", coda="coda"), actual)
+    return Side(
+        run, requested, replace(actual, prelude="prelude", core="core", coda="coda"), actual
+    )
 
 
 BOTH = [
@@ -181,11 +186,31 @@ def test_every_row_by_hand() -> None:
         assert [step.over_t, step.mode_t] == pytest.approx([static_t, cdb_t])
         before = static_t / cdb_t
     assert steps[0].speedup.estimate == pytest.approx(2.0)  # R / mean requested depth
-    assert steps[-1].speedup.estimate == pytest.approx(20 / 17.5)
-    for mode, share in (("cdb", 0.2 / 14.5), ("static", 0.3 / 16.5)):
+    assert steps[-1].speedup.estimate == pytest.approx(20 / 18.0)
+    for mode, share in (("cdb", 0.2 / 15.0), ("static", 0.3 / 16.5)):
         error = curve_error(BOTH, mode)
         assert error is not None
         assert error.estimate == pytest.approx(share)
+
+
+def test_wider_launches_have_a_row_of_their_own_by_hand() -> None:
+    """Cdb at width 4: seconds a row 0.125, 0.45, and 0.75 and 0.85 at contexts 10 and 11."""
+    own_s = 3 * (0.125 + 0.45) + 1 * 0.75 + 2 * 0.85 + 3 * 0.75
+    assert Packing(CURVES, 4).ideal_s(CDB_ASKED).total == pytest.approx(own_s)
+    wide = [
+        replace(run, times=(run.times[0], own_s, *run.times[2:])) if run.mode == "cdb" else run
+        for run in BOTH
+    ]
+    narrow_s = {"static": STATIC_TIMES[1], "cdb": CDB_TIMES[1]}
+    steps = waterfall(wide, "cdb", "static", narrow_s=narrow_s)
+    assert [s.effect for s in steps] == [*EFFECTS[:2], WIDER_LAUNCHES, *EFFECTS[2:]]
+    _, boundary, wider, exit_rule = steps[:4]
+    assert boundary.factor.estimate == pytest.approx(14.35 / 8.15 / 2.0)
+    assert wider.factor.estimate == pytest.approx(8.15 / own_s)
+    assert wider.speedup.estimate == pytest.approx(14.35 / own_s)
+    assert (wider.over_t, wider.mode_t) == pytest.approx((14.35, own_s))
+    assert exit_rule.factor.estimate == pytest.approx(14.35 / CDB_TIMES[2] / (14.35 / own_s))
+    assert math.prod(s.factor.estimate for s in steps) == pytest.approx(20 / 18.0)
 
 
 def test_a_rule_that_reads_out_pays_a_coda_at_every_loop() -> None:
@@ -196,7 +221,7 @@ def test_a_rule_that_reads_out_pays_a_coda_at_every_loop() -> None:
         [request("a", [4, 1]), request("b", [4, 2])],
         launches(
             [
-                (PRELUDE, 2, 10, 2, 0.3),
+                (PRELUDE, 2, 10, 2, 0.4),
                 (CORE, 2, 10, 2, 2.2),
                 (CODA, 2, 10, 2, 1.1),
                 (CORE, 1, 10, 1, 1.7),
@@ -208,8 +233,8 @@ def test_a_rule_that_reads_out_pays_a_coda_at_every_loop() -> None:
     requested = later_tokens([(9, [4, 1]), (9, [4, 2])])
     times = effect_times(side(run, requested, packing.with_exit()))
     assert times[:2] == pytest.approx((3.0, 2 * 0.15 + 3 * (1.0 + 0.5)))
-    assert times[2] == pytest.approx(2 * 0.15 + 3 * (1.1 + 0.55))
-    assert times[6] == pytest.approx(0.3 + 2.2 + 1.1 + 1.7 + 0.7)
+    assert times[2] == pytest.approx(2 * 0.2 + 3 * (1.1 + 0.55))
+    assert times[6] == pytest.approx(0.4 + 2.2 + 1.1 + 1.7 + 0.7)
 
 
 def test_a_mixed_launch_needs_a_split() -> None:
@@ -251,7 +276,7 @@ def test_a_torn_block_is_left_out_and_none_gives_no_rows() -> None:
 TIME_S = st.floats(1e-3, 10.0)
 LINE = st.builds(Line, TIME_S, TIME_S, st.floats(0.0, 0.1))
 PLAIN_STAGES: tuple[CurveStage, ...] = ("prelude", "core", "core_with_exit", "coda")
-STAGES: tuple[CurveStage, ...] = (*PLAIN_STAGES, "coda_with_exit")
+STAGES: tuple[CurveStage, ...] = (*PLAIN_STAGES, "prelude_with_exit", "coda_with_exit")
 
 
 @st.composite
@@ -347,7 +372,7 @@ def test_full_launches_on_their_curves_lose_nothing(
     for i, depth in enumerate(depths, start=1):
         loop: list[tuple[Stage, CurveStage]] = [(CORE, packing.core)]
         last: list[tuple[Stage, CurveStage]] = [(CODA, packing.coda)]
-        course = [(PRELUDE, "prelude"), *(loop + last if reads_out else loop) * depth]
+        course = [(PRELUDE, packing.prelude), *(loop + last if reads_out else loop) * depth]
         for stage, curve in course if reads_out else [*course, *last]:
             took_s = any_curves.launch_s(curve, width, 9 + i)
             records.append((stage, width, 9 + i, 4, took_s))
@@ -444,6 +469,34 @@ def test_a_rule_that_reads_logits_is_costed_as_the_engine_runs_it() -> None:
     assert found.reason is None
     assert len(found.rows) == len(EFFECTS)
 
+
+def test_where_memory_is_equal_the_width_of_launches_is_told_from_depth() -> None:
+    """Two requests of static and three of cdb fit the same memory."""
+    changes = {"equal": "memory", "kv.budget_bytes": 880_000, "exit": "cdf@0.3"}
+    _, workload, runs = timed_runs("static,static@4,cdb", 1, **changes)
+    held = {run.subject.label: run.trace.max_residents for run in runs}
+    assert held == {"static": 2, "static@4": 2, "cdb": 3}
+    assert held == {run.subject.label: run.trace.width for run in runs}
+    found = waterfalls_of(runs, facts(runs), workload, CURVES)
+    assert WIDER_LAUNCHES not in [row.effect for row in found["static@4"].rows]
+    rows = {row.effect: row.factor.estimate or 0 for row in found["cdb"].rows}
+    assert list(rows)[:4] == ["loops_saved", "boundary_stages", WIDER_LAUNCHES, "exit_rule"]
+    (measured,) = [
+        c.speedup.estimate for c in compare(runs) if (c.mode, c.over, c.scope) == CDB_OVER_STATIC
+    ]
+    assert math.prod(rows.values()) == pytest.approx(measured, rel=1e-9)
+    # The same tokens at the width of both give the row before; at their own, this one.
+    later = later_tokens((len(r.prompt), r.requested_depths) for r in workload)
+    own, narrow = (Packing(CURVES, held[m]).ideal_s(later).total for m in ("cdb", "static"))
+    assert rows[WIDER_LAUNCHES] == pytest.approx(narrow / own)
+    assert rows[WIDER_LAUNCHES] > 1
+    said = where_the_rest_went(found["cdb"], "cdb")
+    assert f"({ratio(rows[WIDER_LAUNCHES])} of it by wider launches)" in said
+    shown = to_markdown(waterfall_table(found["cdb"], "cdb"))
+    assert "'wider launches: more requests held' ends at the decode time_bound" in shown
+
+
+CDB_OVER_STATIC = ("cdb", "static", "e2e")
 
 # --- what is shown ---
 

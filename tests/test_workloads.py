@@ -30,10 +30,11 @@ from cdbench.workloads.arrival_times import ArrivalSchedule
 from cdbench.workloads.arrivals import parse_arrivals
 from cdbench.workloads.candidates import seeded_order
 from cdbench.workloads.chat import ChatRenderer, plain
+from cdbench.workloads.columns import PROBED_ROWS
 from cdbench.workloads.exit_trace import load_exit_trace
 from cdbench.workloads.identity import difference, workload_hash
 from cdbench.workloads.lengths import LengthSpec, cut_or_repeat, parse_lengths
-from cdbench.workloads.shapes import PROBED_ROWS, Exchange, Message, ShapeSettings, reader_for
+from cdbench.workloads.shapes import Exchange, Message, ShapeSettings, reader_for
 
 DEMO = {"model": "demo-ouro", "dense": "", "limit": 2, "device": "cpu", "modes": "static,cdb"}
 
@@ -119,7 +120,7 @@ def test_rows_are_picked_by_the_seed_and_more_requests_only_add(tmp_path: Path) 
     # Written down: a change here is a change of everybody's workload.
     assert seeded_order(9, 0) == ORDER
     many = prepared(source=source, requests=20)
-    assert f"20 requests were asked for, {source} gave 9" in many.notes
+    assert f"workload.requests: 20 were asked for, {source} gave 9" in many.notes
 
 
 ORDER = [5, 4, 3, 8, 2, 0, 7, 1, 6]
@@ -149,7 +150,7 @@ def test_a_template_is_filled_from_columns(tmp_path: Path) -> None:
         ({"split": "test"}, "has no 'test'"),
         ({"subset": "main"}, "beside a file"),
         ({"max_new_tokens": 4000}, "fits the model's 256 positions"),
-        ({"prompt_tokens": 300}, "fits the model's 256 positions"),
+        ({"prompt_tokens": 300}, "the model's 256 positions have room for 256"),
     ],
 )
 def test_what_does_not_fit_a_file_is_said_before_anything_runs(
@@ -165,12 +166,10 @@ def test_what_does_not_fit_a_file_is_said_before_anything_runs(
     ("name", "content", "named"),
     [
         ("a.jsonl", '{"a": 1}\nnothing', "expected json rows"),
-        ("a.jsonl", "", "expected json rows"),
-        ("a.csv", "", "expected csv rows"),
         ("a.parquet", "x", "expected parquet rows"),
         ("a.xml", "<a/>", "rename or convert"),
         ("a.jsonl", '{"a": "x", "b": "y"}\n', "name it, or write a workload.template"),
-        ("a.jsonl", '{"text": ""}\n{"text": null}\n', "can be read as text"),
+        ("a.jsonl", '{"text": ""}\n{"text": null}\n', "is empty in every column"),
     ],
 )
 def test_unreadable_files_are_one_line(tmp_path: Path, name: str, content: str, named: str) -> None:
@@ -441,6 +440,10 @@ def test_a_long_tail_is_cut_to_the_positions_there_are(tmp_path: Path) -> None:
     work = prepared(source=source, prompt_tokens="lognormal:100:3", output=57)
     assert max(len(r.prompt) for r in work.requests) == 200
     assert max(r.positions for r in work.requests) == 256
+    cut = sum(len(r.prompt) == 200 for r in work.requests)
+    assert any(note.startswith(f"{cut} of 9 prompts have 200 tokens") for note in work.notes)
+    short = prepared(source=source, prompt_tokens="lognormal:10:0.1")
+    assert not any("the tail of" in note for note in short.notes)
 
 
 def test_outputs_are_recorded_or_the_reference_or_of_one_length(tmp_path: Path) -> None:
@@ -518,6 +521,9 @@ def test_random_prompts_take_the_lengths_of_a_trace() -> None:
     assert plan.trace is not None
     assert [len(r.prompt) for r in work.requests] == [r.prompt_tokens for r in plan.trace.requests]
     assert [r.tokens for r in work.recorded] == [r.tokens for r in plan.trace.requests]
+    fewer = prepare(with_trace(source="random", requests=3))
+    assert fewer is not None
+    assert fewer.requests == work.requests[:3]
     found = findings(plan, work, work.recorded, None)
     assert found.invalid == (), "the depths are not those of these prompts"
 
@@ -667,6 +673,28 @@ def test_findings_void_a_run_on_random_prompts_with_live_depths_only() -> None:
     assert "random token ids" in reason
     synthetic = planned(**keys, depths="full")
     assert findings(synthetic, work, kept, results).invalid == ()
+
+
+def test_requests_that_a_source_does_not_have_are_missed_aloud(tmp_path: Path) -> None:
+    source = rows_file(tmp_path / "a.jsonl", SUMS)
+    trace = resources.find_file("ci-trace.json")
+    few = "workload.requests: 30 were asked for, {} gave {}"
+    for keys, made, said in (
+        ({"source": source}, planned, few.format(source, 9)),
+        ({}, planned, few.format("the tasks' questions", len(prepared().requests))),
+        ({"source": "random"}, with_trace, few.format(trace, 14)),
+        ({"source": "ci-prompts.jsonl"}, with_trace, few.format("ci-prompts.jsonl", 14)),
+    ):
+        plan = made(**keys, requests=30)
+        work = prepare(plan)
+        assert work is not None
+        assert said in work.notes
+        kept = work.recorded or recorded_workload(work.requests, answered(work, FinishReason.STOP))
+        assert said in findings(plan, work, kept, None).flags
+        left_open = made(**keys)
+        assert findings(left_open, work, kept, None).flags == tuple(
+            flag for flag in findings(plan, work, kept, None).flags if flag != said
+        ), "nobody asked for a number"
 
 
 def test_findings_flag_what_does_not_void_a_run(tmp_path: Path) -> None:

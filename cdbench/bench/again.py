@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cdbench.bench.places import typed_path
 from cdbench.config import RunConfig, Tree, known_keys, load_config, parse_config, with_keys
 from cdbench.errors import UsageError
 from cdbench.schema import RESULT_FILE, Manifest, RepeatedRun, Result, read_result
@@ -60,7 +61,7 @@ def config_from(run: str | Path) -> Again:
     Raises:
         UsageError: it cannot be read, or has a key that this version does not know.
     """
-    path = Path(run).expanduser()
+    path = typed_path(str(run), "--from")
     before = read_result(path)
     directory = path if path.is_dir() else path.parent
     source = f"--from {path / RESULT_FILE if path.is_dir() else path}"

@@ -7,41 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cdbench.bench.repeats import Repeat
 from cdbench.bench.waterfall import STATIC, asked_depths, packing, requested_tokens
 from cdbench.metrics.bounds import (
-    MEASURING_ERROR,
     REALISED,
     Bound,
+    Residents,
     Scope,
     Speedup,
     above_one,
     flop_bound,
     flop_bound_paper,
+    no_share,
     realised,
     time_bound,
+    unequal_words,
 )
 from cdbench.metrics.curves import Curves
 from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens, prefill_s
 from cdbench.metrics.steady import steady_run, steady_share
 from cdbench.metrics.trace import RunTrace, StageCosts
-from cdbench.metrics.waterfall import EFFECTS
 from cdbench.metrics.work import ModelWork, decode_flops, prompt_flops, work_bound
-from cdbench.schema import BoundRecord, Comparison, IntervalRecord, Waterfall
+from cdbench.schema import BoundRecord, Comparison, IntervalRecord
 from cdbench.schema.repeats import ModeFacts
 from cdbench.schema.workload import RecordedWork
 from cdbench.stats.blocks import LEVEL
 from cdbench.stats.resampling import ratio_over_requests
 
-if TYPE_CHECKING:  # bounds are recomputed where there is no torch
-    from cdbench.models.base import StagedModel
-
 TIME_BOUND_E2E = "time_bound_e2e"
 TIME_BOUND_STEADY = "time_bound_steady"
-AFTER_THE_BOUND = frozenset(EFFECTS[2:9]) - {"stage_curves"}
-"""Where static can honestly lose more than the mode; ``stage_curves`` is an error of measuring."""
 PREFIXES = "prompt tokens found in the prefix cache are counted all the same"
 
 
@@ -58,20 +53,28 @@ def bounds_of(
 
     ``flop_bound``, ``flop_bound_paper``, ``work_bound``; with curves also ``time_bound`` (decode),
     ``time_bound_e2e`` and, where both modes had a steady window, ``time_bound_steady``. A bound
-    that the curves do not reach has no value and says why. ``facts`` are of every timed mode,
+    that the curves do not reach has no value and says why. Where a mode held more requests than
+    static, it has no share of the FLOP bounds. ``facts`` are of every timed mode,
     ``prefill_tokens`` the most prompt tokens of one launch.
     """
     first: dict[str, RunTrace] = {}
     for run in runs:
         if facts[run.trace.mode].adaptive:
             first.setdefault(run.trace.mode, run.trace)
-    widths = {run.trace.mode: run.trace.width for run in runs}
+    static = next((run.trace for run in runs if run.trace.mode == STATIC), None)
     modes = {mode: _Mode.of(trace, facts[mode], workload) for mode, trace in first.items()}
     found: dict[str, dict[str, BoundRecord]] = {}
     for label, mode in modes.items():
         if not mode.requested.count:
             continue
-        measured = {c.scope: c for c in comparisons if (c.mode, c.over) == (label, STATIC)}
+        held = _unequal(mode.trace, static)
+        measured = {
+            c.scope: Speedup(
+                c.speedup.to_interval(), c.mode, c.over, Scope(c.scope), residents=held
+            )
+            for c in comparisons
+            if (c.mode, c.over) == (label, STATIC) and c.speedup.estimate is not None
+        }
         others = _over_requests(mode, facts[label], workload)
         found[label] = {
             key: _record(bound, measured.get(bound.scope.value)).model_copy(
@@ -82,9 +85,8 @@ def bounds_of(
         if curves is None:
             continue
         try:
-            for key, bound in _time_bounds(
-                mode, widths.get(STATIC, mode.trace.width), curves, prefill_tokens
-            ).items():
+            width = mode.trace.width if static is None else static.width
+            for key, bound in _time_bounds(mode, width, curves, prefill_tokens).items():
                 found[label][key] = _record(bound, measured.get(bound.scope.value))
             found[label] |= _steady(label, runs, facts, workload, curves, level)
         except ValueError as error:
@@ -105,7 +107,7 @@ def with_other_requests(
     for comparison in comparisons:
         bound = bounds.get(comparison.mode, {}).get(held[comparison.scope])
         estimate = comparison.speedup.estimate
-        if comparison.over == STATIC and bound is not None and estimate is not None:
+        if comparison.over == STATIC and bound is not None and bound.realised and estimate:
             moved = bound.over_requests
             if moved is not None and moved.estimate:
                 scaled = moved.to_interval().scaled(estimate / moved.estimate)
@@ -114,54 +116,6 @@ def with_other_requests(
                 )
         found.append(comparison)
     return found
-
-
-def measuring_errors(
-    bounds: Mapping[str, Mapping[str, BoundRecord]], waterfalls: Mapping[str, Waterfall]
-) -> list[str]:
-    """One sentence for each realised share of a time bound above 1 beyond its interval.
-
-    It names the effect of which the waterfall says that static lost most, where there is one.
-    """
-    return [
-        f"{mode}: {name} realised {record.realised.estimate:.1%}, above 1 beyond its interval: "
-        f"{_cause(waterfalls.get(mode))}"
-        for mode, found in bounds.items()
-        for name, record in found.items()
-        if MEASURING_ERROR in (record.note or "")
-        and record.realised is not None
-        and record.realised.estimate is not None
-    ]
-
-
-def _cause(waterfall: Waterfall | None) -> str:
-    gains = [
-        (row.factor.estimate, row.effect)
-        for row in (waterfall.rows if waterfall else [])
-        if row.effect in AFTER_THE_BOUND and (row.factor.estimate or 0.0) > 1
-    ]
-    if not gains:
-        return "a measuring error (stage curves or clock)"
-    factor, effect = max(gains)
-    return f"static loses more to {effect} (×{factor:.3f}), or it is a measuring error"
-
-
-def model_work(model: StagedModel, max_loops: int) -> ModelWork:
-    """A model's costs as plain numbers, at ``max_loops`` loops."""
-    dims, costs = model.dims, model.flops_per_token()
-    # Without layers the coda runs for the last positions of prompts alone, as the head does.
-    head = 2.0 * dims.hidden_size * dims.vocab_size if dims.coda_layers else costs.coda
-    return ModelWork(
-        prelude=costs.prelude,
-        core=costs.core,
-        coda_body=costs.coda - head,
-        head=head,
-        prelude_layers=dims.prelude_layers,
-        core_layers=dims.core_layers,
-        coda_layers=dims.coda_layers,
-        attention=model.attention_flops(1),
-        max_loops=max_loops,
-    )
 
 
 @dataclass(frozen=True)
@@ -294,15 +248,25 @@ def _steady(
     return {TIME_BOUND_STEADY: record}
 
 
-def _record(bound: Bound, measured: Comparison | None) -> BoundRecord:
+def _unequal(trace: RunTrace, static: RunTrace | None) -> Residents | None:
+    """The requests that static and a mode held, where they are not equally many."""
+    if static is None or trace.max_residents == static.max_residents:
+        return None
+    return Residents(static.max_residents, trace.max_residents)
+
+
+def _record(bound: Bound, measured: Speedup | None) -> BoundRecord:
     """A bound as the result has it, with its share where it was measured in the same scope."""
     share, note = None, bound.note
-    if measured is not None and bound.name in REALISED and measured.speedup.estimate is not None:
-        over = Speedup(
-            measured.speedup.to_interval(), measured.mode, measured.over, Scope(measured.scope)
-        )
-        share = realised(over, bound)
-        note = _joined(note, above_one(bound, share))
+    if measured is not None and bound.name in REALISED:
+        why = no_share(measured, bound)
+        if why is None:
+            share = realised(measured, bound)
+            note = _joined(note, above_one(bound, share))
+            if measured.residents is not None:
+                note = _joined(note, unequal_words(measured))
+        else:
+            note = _joined(note, why)
     return BoundRecord(
         value=bound.value,
         scope=bound.scope.value,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -10,8 +12,15 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
+from cdbench.bench.places import (
+    CLAIM_FILE,
+    Claim,
+    InUseError,
+    claim_directory,
+    typed_path,
+)
 from cdbench.bench.repeats import Answers, Repeat
-from cdbench.errors import UsageError
+from cdbench.errors import OutputError
 from cdbench.metrics.trace import RequestTrace
 from cdbench.schema import (
     REPEATS_FILE,
@@ -25,6 +34,7 @@ from cdbench.schema import (
     StagePassRecord,
     WorkloadRecord,
     append_lines,
+    read_repeats,
     write_result,
 )
 from cdbench.schema.launches import member_name, merge_launches, write_launches
@@ -32,6 +42,8 @@ from cdbench.schema.repeats import ModeFacts
 from cdbench.schema.workload import RecordedWork
 
 RUNS = Path("results") / "runs"
+
+SLUG_CHARACTERS = 80
 
 
 class AskedRequest(RequestTrace, Protocol):
@@ -61,31 +73,33 @@ class RunDirectory:
     The line in ``repeats.jsonl`` is written last: what lacks it did not finish.
     """
 
-    def __init__(self, path: Path, made: tuple[Path, ...] = ()) -> None:
+    def __init__(self, path: Path, claim: Claim | None = None) -> None:
         self.path = path
-        self._made = made
-        """The directories that did not exist before, innermost first."""
+        self._claim = claim
 
     @classmethod
     def create(cls, out: str | None, name: str) -> RunDirectory:
         """A new or empty directory; ``out`` None makes ``results/runs/<date>-<name>``.
 
-        Raises UsageError where it cannot be written or already holds something: nothing is lost.
+        It is this run's alone until ``close``. Raises UsageError where it cannot be written,
+        already holds something, or belongs to another run.
         """
-        path = Path(out).expanduser() if out is not None else _unused(name)
-        made = tuple(p for p in (path, *path.parents) if not p.exists())
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise UsageError(f"--out {path}: is not empty; name a new directory")
-            probe = path / ".probe"
-            probe.write_text("")
-            probe.unlink()
-        except OSError as error:
-            raise UsageError(
-                f"--out {path}: cannot be written ({error.strerror}); name another directory"
-            ) from None
-        return cls(path, made)
+        if out is not None:
+            return cls._claimed(typed_path(out, "--out"))
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        for count in itertools.count(1):
+            path = RUNS / f"{stamp}-{slug(name)}{f'-{count}' if count > 1 else ''}"
+            with contextlib.suppress(InUseError):
+                return cls._claimed(path)
+        raise AssertionError("numbers do not end")
+
+    @classmethod
+    def _claimed(cls, path: Path) -> RunDirectory:
+        directory = cls(path, claim_directory(path, "--out"))
+        if any(each.name != CLAIM_FILE for each in path.iterdir()):
+            directory.close()
+            raise InUseError(f"--out {path}: is not empty; name a new directory")
+        return directory
 
     def append_requests(self, records: Iterable[RequestRecord]) -> None:
         """Add request lines, in one write."""
@@ -153,27 +167,27 @@ class RunDirectory:
 
     def finish(self, result: Result) -> Path:
         """Merge the launches and write ``result.json``, last and whole."""
-        merge_launches(self.path)
-        return write_result(self.path, result)
+        try:
+            merge_launches(self.path)
+        finally:  # unmerged launches are as good
+            written = write_result(self.path, result)
+        return written
 
-    def discard_if_empty(self) -> None:
-        """Remove what was made for a run that ended before it measured anything."""
-        for directory in self._made:
-            if not directory.is_dir() or any(directory.iterdir()):
-                return
-            directory.rmdir()
+    def close(self) -> None:
+        """Leave it to others; what was made for a run that measured nothing goes."""
+        if self._claim is not None:
+            self._claim.release()
+
+    def with_what_is_kept(self, error: OutputError) -> OutputError:
+        """The same error, and how much of the run was whole on disk before it."""
+        path = self.path / REPEATS_FILE
+        kept = sum(1 for _ in read_repeats(path)) if path.is_file() else 0
+        if not kept:
+            return error
+        were = "1 pass or timed run is" if kept == 1 else f"{kept} passes and timed runs are"
+        return OutputError(f"{error}; {were} kept in {self.path}")
 
 
 def slug(name: str) -> str:
-    """A model's name or path as a part of a directory's name."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
-
-
-def _unused(name: str) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    stem = f"{stamp}-{slug(name)}"
-    path, count = RUNS / stem, 1
-    while path.exists():
-        count += 1
-        path = RUNS / f"{stem}-{count}"
-    return path
+    """A model's name or path as a part of a directory's name, cut where it is long."""
+    return re.sub(r"[^\w.-]+", "-", name)[:SLUG_CHARACTERS].strip("-.") or "run"

@@ -20,7 +20,7 @@ from cdbench.machine.monitor import Monitor
 from cdbench.metrics.trace import KvFigures, KvShape, RunTrace, Slo
 from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import LaunchLog, Request, RequestResult
-from cdbench.runtime.kv_cache import cache_shape, slots_of_layout
+from cdbench.runtime.kv_cache import slots_of_layout
 from cdbench.schema.environment import RepeatEnvironment
 from cdbench.stats.blocks import palindrome
 from cdbench.workloads.arrival_times import ArrivalSchedule
@@ -181,9 +181,7 @@ def _own_cap(plan: Plan, subject: Subject, requests: Sequence[Request]) -> int |
     if plan.config.equal == "residents":
         return None
     assert plan.kv_budget_bytes is not None, "checked with the configuration"
-    network = subject.model.network
-    shape = cache_shape(network.dims, plan.kv_layout, subject.max_loops, network.dtype)
-    return residents_that_fit(subject, shape, requests, plan.kv_budget_bytes)
+    return residents_that_fit(subject, plan.cache_shape(subject), requests, plan.kv_budget_bytes)
 
 
 def same_vocabulary(a: LoadedModel, b: LoadedModel) -> bool:

@@ -21,9 +21,9 @@ def residents_that_fit(
     """Most requests that a mode can hold at their full length, whichever they are.
 
     The budget is split into a pool a stage, as the engine's cache splits it, and each pool is
-    counted with the requests that need most of it; a row for the next loop of each is kept free, as
-    admission keeps it. So none is ever moved to host memory. Never more than there are requests.
-    Raises UsageError where not even one fits.
+    counted with the requests that need most of it; beside a first one a row for the next loop of
+    each is kept free, as admission keeps it. So none is ever moved to host memory. Never more than
+    there are requests. Raises UsageError where not even one fits.
     """
     pools = shape.pool_rows(budget_bytes)
     needs = [request_rows(subject, shape, request) for request in requests]
@@ -56,11 +56,12 @@ def request_rows(subject: Subject, shape: CacheShape, request: Request) -> Stage
 
 
 def _fitting(needs: Sequence[int], rows: int) -> int:
-    """How many of these needs, largest first, a pool holds with a row to spare for each."""
+    """How many of these needs, largest first, a pool holds, a row to spare for each of several."""
     held, count = 0, 0
     for need in needs:
-        held += need + 1
-        if held > rows:
+        held += need
+        spare = count + 1 if count else 0
+        if held + spare > rows:
             break
         count += 1
     return count

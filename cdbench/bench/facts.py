@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from cdbench.bench.bounds import model_work
 from cdbench.bench.plan import Subject
+from cdbench.metrics.work import ModelWork
+from cdbench.models.base import StagedModel
 from cdbench.runtime.exits import RULES, Needs
 from cdbench.schema.repeats import ModeFacts
 
@@ -22,4 +23,22 @@ def facts_of(subject: Subject) -> ModeFacts:
         rule_computes=needs is not Needs.NOTHING,
         readout_every_loop=needs is Needs.LOGITS,
         work=asdict(model_work(subject.model.network, subject.max_loops)),
+    )
+
+
+def model_work(model: StagedModel, max_loops: int) -> ModelWork:
+    """A model's costs as plain numbers, at ``max_loops`` loops."""
+    dims, costs = model.dims, model.flops_per_token()
+    # Without layers the coda runs for the last positions of prompts alone, as the head does.
+    head = 2.0 * dims.hidden_size * dims.vocab_size if dims.coda_layers else costs.coda
+    return ModelWork(
+        prelude=costs.prelude,
+        core=costs.core,
+        coda_body=costs.coda - head,
+        head=head,
+        prelude_layers=dims.prelude_layers,
+        core_layers=dims.core_layers,
+        coda_layers=dims.coda_layers,
+        attention=model.attention_flops(1),
+        max_loops=max_loops,
     )

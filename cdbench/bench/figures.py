@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdbench.bench.repeats import Answers, Repeat, complete_blocks
+from cdbench.bench.repeats import Answers, StoredRepeat, complete_blocks
 from cdbench.metrics.depth import mean_depth_by_position
 from cdbench.metrics.rates import decode_wall_s
-from cdbench.metrics.registry import METRICS, evaluate, sample_percentile
+from cdbench.metrics.registry import METRICS, Metric, sample_percentiles
 from cdbench.metrics.trace import RequestTrace
 from cdbench.schema import BlockRecord, IntervalRecord
 from cdbench.stats.blocks import LEVEL, mean
@@ -39,7 +39,7 @@ class ModeFigures(TimedFigures):
 
 def mode_figures(
     label: str,
-    runs: Sequence[Repeat],
+    runs: Sequence[StoredRepeat],
     passes: Mapping[str, Answers],
     max_loops: int,
     level: float = LEVEL,
@@ -63,11 +63,11 @@ def mode_figures(
     )
 
 
-def timed_figures(runs: Sequence[Repeat], level: float = LEVEL) -> TimedFigures:
+def timed_figures(runs: Sequence[StoredRepeat], level: float = LEVEL) -> TimedFigures:
     """The figures of one mode's timed runs; empty without one."""
     if not runs:
         return TimedFigures({}, {}, {})
-    each = [evaluate(run.trace) for run in runs]
+    each = [run.figures for run in runs]
     metrics = {name: _mean([figures[name] for figures in each]) for name in METRICS}
     intervals = {}
     for name in METRICS:
@@ -75,17 +75,23 @@ def timed_figures(runs: Sequence[Repeat], level: float = LEVEL) -> TimedFigures:
         if len(set(by_block)) > 1 and (interval := mean(by_block, level)) is not None:
             intervals[name] = IntervalRecord.of(interval)
     percentiles = {
-        name: {
-            f"p{q}": _mean([sample_percentile(metric, run.trace, q) for run in runs])
-            for q in PERCENTILES
-        }
+        name: _percentiles(metric, runs)
         for name, metric in METRICS.items()
         if metric.samples is not None
     }
     return TimedFigures(metrics, intervals, percentiles)
 
 
-def block_record(run: Repeat) -> BlockRecord:
+def _percentiles(metric: Metric, runs: Sequence[StoredRepeat]) -> Measures:
+    """Mean over the runs of each percentile of a latency."""
+    each = [sample_percentiles(metric, run.trace, PERCENTILES) for run in runs]
+    return {
+        f"p{q}": _mean(of_runs)
+        for q, of_runs in zip(PERCENTILES, zip(*each, strict=True), strict=True)
+    }
+
+
+def block_record(run: StoredRepeat) -> BlockRecord:
     """One timed run as ``result.json`` lists it."""
     return BlockRecord(
         index=run.block,
@@ -93,7 +99,7 @@ def block_record(run: Repeat) -> BlockRecord:
         mode=run.trace.mode,
         wall_s=run.trace.wall_s,
         decode_wall_s=decode_wall_s(run.trace),
-        metrics=evaluate(run.trace),
+        metrics=run.figures,
     )
 
 
@@ -142,7 +148,7 @@ def length_ratio(passed: Answers, static: Answers | None) -> float | None:
     return sum(len(r.tokens) for r in shared) / base if base else None
 
 
-def _by_block(runs: Sequence[Repeat], values: Sequence[float | None]) -> list[float]:
+def _by_block(runs: Sequence[StoredRepeat], values: Sequence[float | None]) -> list[float]:
     blocks: dict[int, list[float]] = {}
     for run, value in zip(runs, values, strict=True):
         if value is not None:

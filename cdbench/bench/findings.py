@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cdbench.bench.equal import RecordedRequest
 from cdbench.bench.plan import Plan
+from cdbench.bench.selection import shortfall
 from cdbench.bench.workload import TimedWork
 from cdbench.grammar import parse_depths
 from cdbench.runtime.core import FinishReason, RequestResult
@@ -54,4 +55,6 @@ def findings(
     empty = len(work.requests) - len(recorded) - refused
     if empty > 0:
         flags.append(f"{empty} of {len(work.requests)} outputs are empty and are not timed")
+    if "requests" in plan.config.workload.model_fields_set:  # else nobody counts on a number
+        flags += shortfall(plan, len(work.requests))
     return Findings(tuple(invalid), tuple(flags))

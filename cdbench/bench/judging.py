@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from cdbench.bench.bounds import measuring_errors
+from cdbench.bench.beyond import measuring_errors
 from cdbench.bench.derived import EqualSections
-from cdbench.bench.equal_check import unequal_work
 from cdbench.bench.figures import length_ratio
 from cdbench.bench.measurements import Measurements
 from cdbench.bench.plan import Plan
-from cdbench.bench.repeats import complete_blocks
 from cdbench.bench.validity import DepthsFrom, RunFacts, TimedFacts
+from cdbench.bench.verdict_facts import live_errors, timed_facts
 from cdbench.grammar import parse_depths
 from cdbench.machine.unchanged import Unchanged
-from cdbench.metrics.identities import broken_identities
 from cdbench.metrics.trace import Arrivals
 from cdbench.schema import Manifest
 
@@ -43,10 +43,7 @@ def run_facts(
     }
     return RunFacts(
         interrupted=measured.interrupted,
-        live_errors={
-            label: [r.error for r in passed.results if r.error is not None]
-            for label, passed in measured.live.items()
-        },
+        live_errors=live_errors(measured.live),
         refused=[r.error for r in measured.refused if r.error is not None],
         timed=_timed_facts(plan, measured) if "equal" in plan.config.work else None,
         length_ratios=ratios,
@@ -89,16 +86,9 @@ def compute_threads(plan: Plan) -> int:
 def _timed_facts(plan: Plan, measured: Measurements) -> TimedFacts:
     slo = plan.config.slo
     limited = any(limit is not None for limit in (slo.ttft_s, slo.tpot_s, slo.e2e_s))
-    return TimedFacts(
-        blocks=len({run.block for run in complete_blocks(measured.timed)}),
-        requests=len(measured.workload),
-        unequal=unequal_work(
-            measured.timed,
-            measured.workload,
-            {label for label, subject in measured.subjects.items() if subject.adaptive},
-            measured.characters_per_token,
-        ),
-        broken_identities=[why for run in measured.timed for why in broken_identities(run.trace)],
+    adaptive = {label for label, subject in measured.subjects.items() if subject.adaptive}
+    return replace(
+        timed_facts(measured.timed, measured.workload, adaptive, measured.characters_per_token),
         depths_from=_depths_from(plan),
         shows_latency=limited or measured.arrivals.kind != Arrivals.ALL_AT_ONCE,
     )

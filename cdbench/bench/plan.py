@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cdbench import resources
+from cdbench.bench.once import Once, anew, model_key
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.evals.tasks import Task, load_task
@@ -14,10 +17,10 @@ from cdbench.models.unrolled import unrolled
 from cdbench.runtime.core import ExitPolicy, LaunchObserver
 from cdbench.runtime.engine import Engine, EngineConfig, check_model
 from cdbench.runtime.exits import check_policy
+from cdbench.runtime.kv_cache import CacheShape, cache_shape
 from cdbench.runtime.modes import mode_loops
-from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace, trace_notes
+from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace
 from cdbench.workloads.resolve import (
-    check_trace_depth,
     engine_config,
     exit_policy,
     full_depth,
@@ -25,6 +28,7 @@ from cdbench.workloads.resolve import (
     kv_layout,
 )
 from cdbench.workloads.synthetic_depths import mark
+from cdbench.workloads.trace_fit import check_trace, trace_notes
 
 UNROLLED = "unrolled"
 """The dense model that is the looped one with a copy of its core for each loop."""
@@ -94,6 +98,11 @@ class Plan:
             return settings
         return replace(settings, max_residents=residents, width=residents, min_free_residents=None)
 
+    def cache_shape(self, subject: Subject) -> CacheShape:
+        """What one token keeps in a row's KV cache."""
+        network = subject.model.network
+        return cache_shape(network.dims, self.kv_layout, subject.max_loops, network.dtype)
+
     def engine(
         self,
         subject: Subject,
@@ -111,37 +120,47 @@ class Plan:
         return Engine(model.network, settings, detokenize=detokenize, observer=observer)
 
 
-def make_plan(config: RunConfig) -> Plan:
-    """Load and check everything a run needs. Raises UsageError before anything has run."""
-    model = load_model(
-        config.model,
-        dtype=config.dtype,
-        device=config.device,
-        weight_seed=config.weight_seed,
-        layers=config.layers,
+def make_plan(config: RunConfig, once: Once = anew) -> Plan:
+    """Load and check everything a run needs. Raises UsageError before anything has run.
+
+    ``once`` may keep what is loaded for the next plan.
+    """
+    own = model_key(config)
+    model = once(
+        ("model", own),
+        lambda: load_model(
+            config.model,
+            dtype=config.dtype,
+            device=config.device,
+            weight_seed=config.weight_seed,
+            layers=config.layers,
+        ),
     )
     max_loops = full_depth(config, model)
-    trace = _trace(config, max_loops)
+    trace = _trace(config, once)
+    if trace is not None:
+        check_trace(trace, config, model, max_loops)
     policy = exit_policy(config, model, trace)
     check_policy(policy, model.network.dims, max_loops)
     modes = config.resolved_modes
     dense = {
-        mode.dense: _load_dense(mode.dense, config, model, max_loops)
+        mode.dense: _load_dense(mode.dense, config, model, max_loops, once)
         for mode in modes
         if mode.dense is not None
     }
+    budget = kv_budget_bytes(config, model, len(modes))
     plan = Plan(
         config=config,
         model=model,
         dense=dense,
         policy=policy,
         max_loops=max_loops,
-        tasks=_tasks(config, model),
+        tasks=_tasks(config, model, once),
         modes=modes,
         trace=trace,
-        notes=_notes(config, model, policy, trace),
+        notes=(*_notes(config, model, policy, trace, once), *_memory_notes(config, budget)),
         kv_layout=kv_layout(config, model),
-        kv_budget_bytes=kv_budget_bytes(config, model, len(modes)),
+        kv_budget_bytes=budget,
     )
     _check_live(plan)
     for mode in modes:  # so that an impossible mode is found before the first one has run
@@ -169,23 +188,26 @@ def _check_live(plan: Plan) -> None:
         )
 
 
-def _trace(config: RunConfig, max_loops: int) -> ExitTrace | None:
-    """The recorded run that rule ``trace`` names; its depths must fit this run's loops."""
+def _trace(config: RunConfig, once: Once) -> ExitTrace | None:
+    """The recorded run that rule ``trace`` names."""
     spec = config.exit.spec
     if spec is None or spec.trace_file is None:
         return None
-    trace = load_exit_trace(replace(spec, trace_file=str(resources.find_file(spec.trace_file))))
-    check_trace_depth(trace, max_loops)
-    return trace
+    found = replace(spec, trace_file=str(resources.find_file(spec.trace_file)))
+    return once(("trace", found), lambda: load_exit_trace(found))
 
 
 def _notes(
-    config: RunConfig, model: LoadedModel, policy: ExitPolicy, trace: ExitTrace | None
+    config: RunConfig,
+    model: LoadedModel,
+    policy: ExitPolicy,
+    trace: ExitTrace | None,
+    once: Once,
 ) -> tuple[str, ...]:
     notes = []
     if config.exit.spec is None and policy.rule == "none":
         notes.append(f"no exit rule was given and {model.name} names none: nothing exits early")
-    if config.sampling.temperature > 0:
+    if config.sampling.temperature > 0 and (trace is None or "live" in config.work):
         chosen = config.sampling
         notes.append(
             f"sampled, not greedy: temperature {chosen.temperature:g}, top_k {chosen.top_k}, "
@@ -198,7 +220,8 @@ def _notes(
     if config.state_init == "random":
         notes.append(f"initial states are random (seed {config.sampling.seed})")
     if trace is not None:
-        notes += trace_notes(trace, model)
+        key = ("trace notes", trace.file, str(trace.spec), model_key(config))
+        notes += once(key, lambda: list(trace_notes(trace, model)))
         if trace.derived_from is not None:
             notes.append(f"depths are {trace.origin}")
     depths = parse_depths(config.workload.depths)
@@ -207,12 +230,29 @@ def _notes(
     return tuple(notes)
 
 
-def _load_dense(name: str, config: RunConfig, looped: LoadedModel, max_loops: int) -> LoadedModel:
+def _memory_notes(config: RunConfig, budget_bytes: int | None) -> Iterator[str]:
+    """The KV budget, and which sizes do not count where the residents follow from it."""
+    if budget_bytes is None:
+        return
+    yield f"KV budget of each mode: {budget_bytes:,} bytes"
+    sizes = [key for key in ("max_residents", "width") if key in config.engine.model_fields_set]
+    if config.equal == "memory" and sizes:
+        names = " and ".join(f"engine.{key}" for key in sizes)
+        yield f"equal: memory: the budget decides what timed modes hold, not {names}"
+
+
+def _load_dense(
+    name: str, config: RunConfig, looped: LoadedModel, max_loops: int, once: Once
+) -> LoadedModel:
     if name == UNROLLED:
-        twin = unrolled(looped.network, max_loops)
+        key = (UNROLLED, model_key(config), max_loops)
+        twin = once(key, lambda: unrolled(looped.network, max_loops))
         return replace(looped, name=UNROLLED, network=twin, files=())
-    dense = load_model(
-        name, dtype=config.dtype, device=config.device, weight_seed=config.weight_seed
+    dense = once(
+        ("dense", name, config.dtype, config.device, config.weights),
+        lambda: load_model(
+            name, dtype=config.dtype, device=config.device, weight_seed=config.weight_seed
+        ),
     )
     loops = dense.network.dims.max_loops
     if loops > 1:
@@ -228,7 +268,7 @@ def _load_dense(name: str, config: RunConfig, looped: LoadedModel, max_loops: in
     return dense
 
 
-def _tasks(config: RunConfig, model: LoadedModel) -> tuple[Task, ...]:
+def _tasks(config: RunConfig, model: LoadedModel, once: Once) -> tuple[Task, ...]:
     if "live" not in config.work and config.workload.source != "demo":
         return ()
     names = config.tasks if config.tasks is not None else model.card.tasks
@@ -237,4 +277,5 @@ def _tasks(config: RunConfig, model: LoadedModel) -> tuple[Task, ...]:
             f"tasks: none named, and the card of {model.name} has none; choose from "
             "`cdbench list tasks`, or run work: [equal] on a workload.source of your own"
         )
-    return tuple(load_task(name, config.limit) for name in names)
+    limit = config.limit
+    return tuple(once(("task", name, limit), partial(load_task, name, limit)) for name in names)

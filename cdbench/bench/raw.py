@@ -93,6 +93,7 @@ def read_raw(directory: Path) -> RawRun:
     """
     if not (directory / REPEATS_FILE).is_file():
         raise UsageError(_no_records(directory))
+    _require(directory, REQUESTS_FILE)
     timed: dict[tuple[str, int | None, int | None], list[RequestRecord]] = defaultdict(list)
     asked: dict[str, list[RequestRecord]] = defaultdict(list)
     for record in read_requests(directory / REQUESTS_FILE):
@@ -102,6 +103,8 @@ def read_raw(directory: Path) -> RawRun:
             asked[record.mode].append(record)
     lines = list(read_repeats(directory / REPEATS_FILE))
     repeats = tuple(line for line in lines if isinstance(line, RepeatRecord))
+    if repeats:
+        _require(directory, WORKLOAD_FILE)
     _refuse_twice(repeats)
     return RawRun(
         directory=directory,
@@ -122,13 +125,13 @@ def read_raw(directory: Path) -> RawRun:
 def read_run(directory: Path) -> tuple[Result, RawRun]:
     """A finished run: what it says, and what it says it from. Raises as ``read_raw`` does."""
     result = read_result(directory)
-    if "stages" in result.files and not (directory / STAGE_PASSES_FILE).is_file():
-        raise UsageError(
-            f"{directory}: {STAGE_PASSES_FILE} is missing: raw records are incomplete; rerun it"
-        )
     if not (directory / REPEATS_FILE).is_file() and not result.files:
         return result, RawRun(directory, (), (), {}, ())
-    return result, read_raw(directory)
+    raw = read_raw(directory)
+    for key, name in (("stages", STAGE_PASSES_FILE), ("workload", WORKLOAD_FILE)):
+        if key in result.files:
+            _require(directory, name)
+    return result, raw
 
 
 def _repeat(directory: Path, line: RepeatRecord, requests: list[RequestRecord]) -> StoredRepeat:
@@ -158,6 +161,13 @@ def _refuse_twice(lines: tuple[RepeatRecord, ...]) -> None:
         if place in seen:
             raise ContradictionError(f"block {line.block}, place {line.order}: is there twice")
         seen.add(place)
+
+
+def _require(directory: Path, name: str) -> None:
+    if not (directory / name).is_file():
+        raise UsageError(
+            f"{directory}: {name} is missing: the raw records are incomplete; rerun the run"
+        )
 
 
 def _workload(directory: Path) -> Iterator[WorkloadRecord]:

@@ -21,6 +21,7 @@ from cdbench.bench.plan import Plan
 from cdbench.bench.workload import TimedWork
 from cdbench.errors import RequestRefused, UsageError
 from cdbench.grammar import Mode
+from cdbench.models.base import dtype_name
 from cdbench.runtime.core import ExitPolicy, FloatArray, IntArray, Request, RequestResult
 from cdbench.runtime.engine import Engine, EngineConfig
 from cdbench.runtime.exits import check_policy
@@ -31,7 +32,8 @@ from cdbench.schema.recording import AgreementRecord, Recording
 from cdbench.workloads.arrival_times import ArrivalSchedule
 from cdbench.workloads.identity import workload_hash
 from cdbench.workloads.recording import Recorded, check_recordable, default_thresholds, derive
-from cdbench.workloads.recording_files import pack_signals
+from cdbench.workloads.recording_files import sealed
+from cdbench.workloads.signals_file import pack_signals
 
 CDB = Mode("cdb")
 
@@ -171,7 +173,7 @@ def _pack(
     notes: list[str],
 ) -> Packed:
     network, policy = plan.model.network, plan.policy
-    dtype = str(network.dtype).removeprefix("torch.")
+    dtype = dtype_name(network.dtype)
     stored, content = pack_signals(
         signals, plan.max_loops, "float64" if dtype == "float64" else "float32"
     )
@@ -199,7 +201,7 @@ def _pack(
         manifest=started,
         requests=[WorkloadRecord.of(r) for r in made],
     )
-    return Packed(Recorded(document, tuple(signals)), content)
+    return Packed(Recorded(sealed(document), tuple(signals)), content)
 
 
 def _marks(plan: Plan) -> list[str]:

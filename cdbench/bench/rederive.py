@@ -12,14 +12,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from cdbench.bench.accuracy import accuracy_of
+from cdbench.bench.consistency import check_consistent
 from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_of, looks_of
 from cdbench.bench.figures import mode_figures
+from cdbench.bench.memory_held import equal_memory_of
 from cdbench.bench.raw import ContradictionError, RawRun, read_run
 from cdbench.bench.rejudge import compute_threads, verdict_errors
-from cdbench.bench.repeats import Repeat
+from cdbench.bench.repeats import StoredRepeat
 from cdbench.config import EngineConfig, RepeatsConfig
 from cdbench.machine.summary import summarise as summarise_machine
 from cdbench.schema import STAGE_PASSES_FILE, Environment, ModeResult, Result, Workload
@@ -46,6 +48,7 @@ SECTIONS = (
     "accuracy",
     "exits",
     "looks",
+    "equal_memory",
     "environment",
     "stages",
 )
@@ -84,6 +87,9 @@ def rederive(result: Result, raw: RawRun) -> Result:
             {label: mode.max_loops for label, mode in result.modes.items()},
         ),
         "looks": looks,
+        "equal_memory": equal_memory_of(
+            raw.repeats, result.equal_memory.budget_bytes if result.equal_memory else None
+        ),
         "environment": _environment(result, raw),
         "stages": _stages_again(stages, raw) or result.stages,
     }
@@ -98,14 +104,24 @@ def check(directory: Path) -> list[str]:
     """
     try:
         result, raw = read_run(directory)
+        check_consistent(result, raw)
         again, verdict = rederive(result, raw), verdict_errors(result, raw)
     except ContradictionError as error:
         return [f"raw records: {error}; nothing was recomputed"]
+    except (ValueError, ArithmeticError) as error:  # metrics refuse what no run can have
+        return [f"raw records: they cannot be summarised ({_one_line(error)})"]
     lost = sorted(raw.labels - set(result.modes))
     found = [f"modes: {label} was measured, but result.json has no such mode" for label in lost]
     for name in SECTIONS:
         found += differences(_plain(getattr(result, name)), _plain(getattr(again, name)), name)
     return [*found, *_lost_passes(result, raw), *verdict]
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return " ".join(str(error).split())
 
 
 def differences(said: Any, made: Any, where: str) -> Iterator[str]:
@@ -128,7 +144,7 @@ def _same(said: Any, made: Any) -> bool:
 
 
 def _modes(
-    result: Result, raw: RawRun, runs: Sequence[Repeat], level: float
+    result: Result, raw: RawRun, runs: Sequence[StoredRepeat], level: float
 ) -> dict[str, ModeResult]:
     return {
         label: ModeResult.model_validate(
@@ -158,7 +174,7 @@ def _stages(result: Result) -> StageCurves | None:
         return None
     try:
         stages = StageCurves.model_validate(result.stages)
-        stages.curves()
+        stages.check()
     except ValueError as error:
         raise ContradictionError(f"stage curves of result.json: {error}") from None
     return stages

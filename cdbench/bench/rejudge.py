@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdbench.bench.equal_check import unequal_work
 from cdbench.bench.raw import RawRun
-from cdbench.bench.repeats import complete_blocks
 from cdbench.bench.validity import RunFacts, TimedFacts, judge
+from cdbench.bench.verdict_facts import live_errors, timed_facts
 from cdbench.metrics.identities import broken_identities
 from cdbench.schema import Result
 
@@ -40,10 +39,7 @@ def _reasons(result: Result, raw: RawRun) -> Iterator[str]:
     """Of ``judge`` itself; and broken identities of a run that was interrupted before it asked."""
     facts = RunFacts(
         interrupted=result.status == "interrupted",
-        live_errors={
-            mode: [r.error for r in passed.results if r.error is not None]
-            for mode, passed in raw.passes.items()
-        },
+        live_errors=live_errors(raw.passes),
         timed=_timed_facts(raw) if _asks_equal_work(result, raw) else None,
         environment=raw.environments,
         compute_threads=compute_threads(result),
@@ -55,17 +51,12 @@ def _reasons(result: Result, raw: RawRun) -> Iterator[str]:
 
 def _timed_facts(raw: RawRun) -> TimedFacts:
     facts = raw.facts
-    return TimedFacts(
-        blocks=len({run.block for run in complete_blocks(raw.repeats)}),
-        requests=len(raw.workload),
-        unequal=unequal_work(
-            raw.repeats,
-            raw.workload,
-            adaptive={mode for mode, known in facts.items() if known.adaptive},
-            # Whether a dense model has the same vocabulary is not recorded: counts must agree.
-            own_vocabulary={mode for mode, known in facts.items() if known.dense},
-        ),
-        broken_identities=[why for run in raw.repeats for why in broken_identities(run.trace)],
+    return timed_facts(
+        raw.repeats,
+        raw.workload,
+        adaptive={mode for mode, known in facts.items() if known.adaptive},
+        # Whether a dense model has the same vocabulary is not recorded: counts must agree.
+        own_vocabulary={mode for mode, known in facts.items() if known.dense},
     )
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, TypeVar
 
+from cdbench.metrics.registry import evaluate
 from cdbench.metrics.trace import RequestTrace, RunTrace
 from cdbench.schema.repeats import ModeFacts
 from cdbench.stats.blocks import RUNS_PER_BLOCK
@@ -48,6 +50,11 @@ class StoredRepeat:
     order: int
     trace: RunTrace
     facts: ModeFacts
+
+    @cached_property
+    def figures(self) -> dict[str, float | None]:
+        """Every metric of the run, by name; computed once, however many summaries ask."""
+        return evaluate(self.trace)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cdbench.bench.figures import length_ratio, mode_figures
 from cdbench.bench.measurements import Measurements
 from cdbench.bench.plan import UNROLLED, Plan, Subject
-from cdbench.bench.repeats import Repeat
+from cdbench.bench.repeats import StoredRepeat
 from cdbench.bench.validity import LENGTH_DRIFT
 from cdbench.runtime.core import ExitPolicy
 from cdbench.schema import ExitSettings, ModeResult
@@ -29,7 +29,7 @@ def mode_result(
     plan: Plan,
     measured: Measurements,
     label: str,
-    runs: Sequence[Repeat] = (),
+    runs: Sequence[StoredRepeat] = (),
     level: float = LEVEL,
 ) -> ModeResult:
     """One mode's row: its numbers, from the timed ``runs`` of all modes, and how it ran."""

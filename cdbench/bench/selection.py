@@ -10,7 +10,7 @@ from cdbench.errors import UsageError
 from cdbench.runtime.admission import check_request
 from cdbench.runtime.core import Request
 from cdbench.workloads.candidates import Candidate, Source, default_max_new_tokens
-from cdbench.workloads.lengths import cut_or_repeat, parse_lengths
+from cdbench.workloads.lengths import LengthSpec, cut_or_repeat, parse_lengths
 from cdbench.workloads.resolve import sampling
 
 
@@ -41,9 +41,9 @@ def choose(plan: Plan, source: Source) -> Selection:
             break
     if not requests:
         raise UsageError(_nothing_left(plan, source, passed_over))
-    notes = [*source.notes, *_selection_notes(plan, source, len(requests), passed_over)]
+    notes = [*source.notes, *_selection_notes(plan, source, passed_over)]
     if lengths is not None:
-        notes += size_notes(sizes, lengths[: len(requests)])
+        notes += size_notes(plan, sizes, lengths[: len(requests)])
     return Selection(tuple(requests), (*notes, *output_notes(plan)))
 
 
@@ -93,27 +93,50 @@ def check(plan: Plan, request: Request, where: str) -> None:
         has_tokenizer = plan.model.tokenizer is not None
         check_request(request, plan.model.network.dims, plan.max_loops, has_tokenizer)
     except UsageError as error:
-        # A person knows the line, not the number that the engine would see.
-        raise UsageError(str(error).replace(f"request {request.id!r}", where, 1)) from None
+        # A person knows the line and the key, not the number and the field that the engine sees.
+        line = str(error).replace(f"request {request.id!r}", where, 1)
+        raise UsageError(
+            line.replace("lower max_new_tokens", f"lower {_length_key(plan)}")
+        ) from None
 
 
 def prompt_lengths(plan: Plan, count: int) -> list[int] | None:
     """The prompt lengths asked for, in tokens; None for prompts as they are.
 
-    The long tail of a lognormal distribution is cut to what the model has positions for.
+    The long tail of a lognormal distribution is cut to what the model has positions for. UsageError
+    where it has none for the longest, or the median, that is asked for.
     """
     settings = plan.config.workload
     if settings.prompt_tokens is None:
         return None
-    spec = parse_lengths(str(settings.prompt_tokens))
-    lengths = spec.draw(count, settings.seed)
-    if spec.sigma is None:
-        return lengths
-    new = settings.max_new_tokens or default_max_new_tokens(plan.model)
+    spec, room = _asked_lengths(plan)
+    # Before the prompts are made: they might not fit this machine's memory either.
+    if spec.high > room:
+        positions = plan.model.network.dims.max_positions
+        raise UsageError(
+            f"workload.prompt_tokens: {spec} asks for prompts of {spec.high:,} tokens, but the "
+            f"model's {positions:,} positions have room for {room:,}; lower it, or the length of "
+            "the outputs"
+        )
+    return [min(length, room) for length in spec.draw(count, settings.seed)]
+
+
+def _asked_lengths(plan: Plan) -> tuple[LengthSpec, int]:
+    """The lengths asked for, and the longest prompt that the model has room for.
+
+    Beside the outputs where the lengths have a tail to be cut, else beside one token.
+    """
+    spec = parse_lengths(str(plan.config.workload.prompt_tokens))
+    positions = plan.model.network.dims.max_positions
+    return spec, positions if spec.sigma is None else max(1, positions + 1 - _new_tokens(plan))
+
+
+def _new_tokens(plan: Plan) -> int:
+    """How long an output may become."""
+    settings = plan.config.workload
     if isinstance(settings.output, int):
-        new = settings.output
-    room = plan.model.network.dims.max_positions + 1 - new
-    return [max(1, min(length, room)) for length in lengths]
+        return settings.output
+    return settings.max_new_tokens or default_max_new_tokens(plan.model)
 
 
 def _fits(plan: Plan, request: Request) -> bool:
@@ -122,16 +145,37 @@ def _fits(plan: Plan, request: Request) -> bool:
     return has_both and request.positions <= plan.model.network.dims.max_positions
 
 
+def _length_key(plan: Plan) -> str:
+    """The key that says how long outputs may become."""
+    fixed = isinstance(plan.config.workload.output, int)
+    return f"workload.{'output' if fixed else 'max_new_tokens'}"
+
+
 # What has to be said.
 
 
-def size_notes(before: Sequence[int], after: Sequence[int]) -> Iterator[str]:
-    """How many prompts had to be stretched: repeated text exits earlier than fresh text."""
+def size_notes(plan: Plan, before: Sequence[int], after: Sequence[int]) -> Iterator[str]:
+    """How many prompts had to be stretched, and whether the lengths are those asked for.
+
+    Repeated text exits earlier than fresh text.
+    """
+    yield from tail_notes(plan, after)
     longer = sum(length > own for own, length in zip(before, after, strict=True))
     if longer:
         yield (
             f"{longer} of {len(before)} prompts are their own text repeated to the length asked "
             "for: depths may be shallower than on fresh text"
+        )
+
+
+def tail_notes(plan: Plan, lengths: Sequence[int]) -> Iterator[str]:
+    """How many lengths a long tail has at its cut, the most that the model has room for."""
+    spec, room = _asked_lengths(plan)
+    at_room = sum(length == room for length in lengths)
+    if spec.sigma is not None and at_room:
+        yield (
+            f"{at_room} of {len(lengths)} prompts have {room} tokens, the most that the model has "
+            f"room for: the tail of {spec} is cut there"
         )
 
 
@@ -144,7 +188,19 @@ def output_notes(plan: Plan) -> Iterator[str]:
         yield f"outputs run on past their stop to {output} tokens"
 
 
-def _selection_notes(plan: Plan, source: Source, chosen: int, passed_over: int) -> Iterator[str]:
+def shortfall(plan: Plan, given: int) -> Iterator[str]:
+    """That a source gave fewer requests than were asked for."""
+    settings = plan.config.workload
+    if given >= settings.requests:
+        return
+    names = {"demo": "the tasks' questions"}
+    if plan.trace is not None:
+        names |= {"trace": plan.trace.file, "random": plan.trace.file}
+    source = names.get(settings.source, settings.source)
+    yield f"workload.requests: {settings.requests} were asked for, {source} gave {given}"
+
+
+def _selection_notes(plan: Plan, source: Source, passed_over: int) -> Iterator[str]:
     settings = plan.config.workload
     if source.unread:
         yield f"{source.unread} rows of {settings.source} cannot be read as {source.format}"
@@ -154,8 +210,6 @@ def _selection_notes(plan: Plan, source: Source, chosen: int, passed_over: int) 
             f"{passed_over} rows were passed over: empty on one side, or too long for the model's "
             f"{positions} positions"
         )
-    if chosen < settings.requests and source.format != "ids":
-        yield f"{settings.requests} requests were asked for, {settings.source} gave {chosen}"
 
 
 def _nothing_left(plan: Plan, source: Source, passed_over: int) -> str:
@@ -164,7 +218,11 @@ def _nothing_left(plan: Plan, source: Source, passed_over: int) -> str:
         positions = plan.model.network.dims.max_positions
         return (
             f"workload.source: no row of {name} fits the model's {positions} positions; "
-            "lower workload.max_new_tokens, or set a workload.prompt_tokens that does"
+            f"lower {_length_key(plan)}, or set a workload.prompt_tokens that does"
+        )
+    if plan.config.workload.template is not None:
+        return (
+            f"workload.template: the columns it names are empty in every row of {name}; name others"
         )
     return (
         f"workload.source: none of the {source.unread} rows of {name} can be read as "

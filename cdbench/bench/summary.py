@@ -8,6 +8,7 @@ from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_
 from cdbench.bench.facts import facts_of
 from cdbench.bench.judging import compute_threads, run_facts
 from cdbench.bench.measurements import Measurements
+from cdbench.bench.memory_held import equal_memory_of
 from cdbench.bench.plan import Plan
 from cdbench.bench.rows import mode_result
 from cdbench.bench.validity import judge
@@ -16,7 +17,8 @@ from cdbench.grammar import parse_depths
 from cdbench.machine.summary import summarise as summarise_machine
 from cdbench.machine.unchanged import Unchanged
 from cdbench.metrics.bounds import cost_ratio
-from cdbench.runtime.kv_cache import slots_of_layout
+from cdbench.models.base import dtype_name
+from cdbench.runtime.kv_cache import cache_shape
 from cdbench.schema import (
     LAUNCHES_FILE,
     REPEATS_FILE,
@@ -66,6 +68,9 @@ def summarise(
         **vars(sections),
         break_even=break_evens(plan.config.price_per_hour, sections.comparisons),
         looks=looks,
+        equal_memory=equal_memory_of(
+            measured.timed, plan.kv_budget_bytes if plan.config.equal == "memory" else None
+        ),
         environment=summarise_machine(seen, compute_threads(plan)) if seen else None,
         accuracy=accuracy_of(measured.live),
         exits=exits_of(
@@ -115,7 +120,7 @@ def _labels(plan: Plan, measured: Measurements) -> list[str]:
 
 def _workload(plan: Plan, work: TimedWork | None, measured: Measurements) -> Workload:
     recorded = measured.workload
-    synthetic = parse_depths(plan.config.workload.depths).synthetic
+    depths, seed = parse_depths(plan.config.workload.depths), plan.config.workload.seed
     return Workload(
         hash=workload_hash(recorded, measured.arrivals),
         source=plan.config.workload.source,
@@ -123,31 +128,30 @@ def _workload(plan: Plan, work: TimedWork | None, measured: Measurements) -> Wor
         prompt_tokens=sum(len(r.prompt) for r in recorded),
         output_tokens=sum(len(r.tokens) for r in recorded),
         arrivals=plan.config.workload.arrivals,
-        seed=plan.config.workload.seed,
-        replayed=["tokens", "lengths", *([] if synthetic else ["depths"])] if recorded else [],
-        synthetic=mark(parse_depths(plan.config.workload.depths), plan.config.workload.seed)
-        if synthetic
-        else None,
+        seed=seed,
+        replayed=_replayed(depths.synthetic) if recorded else [],
+        synthetic=mark(depths, seed) if depths.synthetic else None,
         notes=list(work.notes) if work is not None else [],
     )
+
+
+def _replayed(synthetic: bool) -> list[str]:
+    return ["tokens", "lengths"] if synthetic else ["tokens", "lengths", "depths"]
 
 
 def model_facts(plan: Plan) -> ModelFacts:
     """The static facts of the looped model, printed before any number."""
     network, dims = plan.model.network, plan.model.network.dims
-    costs = network.flops_per_token()
-    layers = dims.prelude_layers + dims.coda_layers
-    slots = slots_of_layout(plan.kv_layout, plan.max_loops)
-    row = 2 * dims.kv_heads * dims.head_dim * network.dtype.itemsize
+    shape = cache_shape(dims, plan.kv_layout, plan.max_loops, network.dtype)
     return ModelFacts(
         name=plan.model.name,
         model_type=dims.model_type,
         parameters=network.parameter_count(),
         max_loops=plan.max_loops,
-        cost_ratio=cost_ratio(costs),
-        kv_bytes_per_token=row * (layers + slots * dims.core_layers),
+        cost_ratio=cost_ratio(network.flops_per_token()),
+        kv_bytes_per_token=shape.position_bytes,
         kv_layout=plan.kv_layout,
-        dtype=str(network.dtype).removeprefix("torch."),
+        dtype=dtype_name(network.dtype),
         device=str(network.device),
         random_weights_seed=plan.model.weight_seed,
         notes=list(plan.notes),

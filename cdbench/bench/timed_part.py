@@ -19,8 +19,8 @@ from cdbench.bench.measurements import Measurements, Progress
 from cdbench.bench.plan import Plan, Subject
 from cdbench.machine.monitor import Monitor
 from cdbench.stages.grid import grid_contexts, later_contexts
-from cdbench.stages.key import read_curves, uncovered
 from cdbench.stages.meter import StageMeter
+from cdbench.stages.saved import read_curves, uncovered
 from cdbench.stats.looks import Looks, looks_for
 from cdbench.workloads.identity import difference
 
@@ -31,7 +31,7 @@ STAGE_TEXTS = 64
 def check_stages(plan: Plan) -> None:
     """Raise UsageError, before anything runs, where saved stage curves are not this plan's."""
     if "equal" in plan.config.work and plan.config.stages not in ("measure", "none"):
-        read_curves(Path(plan.config.stages), plan, 1)
+        read_curves(Path(plan.config.stages), plan)
 
 
 class TimedPart:
@@ -137,11 +137,8 @@ class TimedPart:
 
     def _use_saved(self, path: Path, width: int, later: Sequence[int]) -> None:
         """Take saved curves where they reach as far as this run does, else say why not."""
-        saved = read_curves(path, self.plan, 1)
-        reached = max(p.rows for p in saved.points if p.stage == "core")
-        why = uncovered(saved, later)
-        if reached < width:
-            why = f"they reach {reached} rows, launches here have up to {width}"
+        saved = read_curves(path, self.plan)
+        why = uncovered(saved, later, width)
         if why is None:
             self.measured.stages = saved
         else:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cdbench.bench.repeats import Repeat
 from cdbench.metrics.curves import Curves
 from cdbench.metrics.ideal import CachedCurves, LaterTokens, Packing, later_tokens
+from cdbench.metrics.trace import RunTrace
 from cdbench.metrics.waterfall import (
     CURVE_LIMIT,
     NoWaterfallError,
@@ -50,8 +51,15 @@ def waterfalls_of(
         return {}
     shared = CachedCurves(curves)
     times = {mode: _times(own, facts[mode], workload, shared) for mode, own in by_mode.items()}
+    traces = {mode: own[0].trace for mode, own in by_mode.items()}
     return {
-        mode: _record(mode, found, times[STATIC], level)
+        mode: _record(
+            mode,
+            found,
+            times[STATIC],
+            level,
+            _narrow_s({name: traces[name] for name in (STATIC, mode)}, facts, workload, shared),
+        )
         for mode, found in times.items()
         if mode != STATIC
     }
@@ -92,13 +100,38 @@ def _times(
         return str(error)
 
 
+def _narrow_s(
+    sides: Mapping[str, RunTrace],
+    facts: Mapping[str, ModeFacts],
+    workload: Sequence[RecordedWork],
+    curves: Curves,
+) -> dict[str, float] | None:
+    """T(2) of both sides at the width of the narrower one; None where they are equally wide."""
+    widths = {trace.width for trace in sides.values()}
+    if len(widths) == 1:
+        return None
+    try:
+        return {
+            mode: packing(facts[mode], min(widths), curves)
+            .ideal_s(requested_tokens(workload, facts[mode], trace.max_loops))
+            .total
+            for mode, trace in sides.items()
+        }
+    except ValueError:
+        return None  # curves that do not reach so far; the record without rows says so
+
+
 def _record(
-    label: str, mode: list[RunTimes] | str, static: list[RunTimes] | str, level: float
+    label: str,
+    mode: list[RunTimes] | str,
+    static: list[RunTimes] | str,
+    level: float,
+    narrow_s: Mapping[str, float] | None,
 ) -> Waterfall:
     if isinstance(mode, str) or isinstance(static, str):
         return Waterfall(reason=mode if isinstance(mode, str) else str(static))
     both = [*static, *mode]
-    steps = waterfall(both, label, STATIC, level)
+    steps = waterfall(both, label, STATIC, level, narrow_s)
     if not steps:
         return Waterfall(reason=f"{label}: no whole block of it and static was timed")
     errors = {

@@ -15,7 +15,9 @@ from cdbench.bench.selection import (
     output_notes,
     prompt_lengths,
     request_of,
+    shortfall,
     size_notes,
+    tail_notes,
 )
 from cdbench.errors import UsageError
 from cdbench.grammar import Mode
@@ -62,6 +64,7 @@ def prepare(plan: Plan) -> TimedWork | None:
             chosen = choose(plan, source)
         work = TimedWork(chosen.requests, None, arrivals, notes=chosen.notes)
     arrivals.schedule(len(work.requests))
+    work = replace(work, notes=(*work.notes, *shortfall(plan, len(work.requests))))
     if plan.trace is None:
         return work
     return replace(work, recorded=tuple(_traced(plan.trace, work)), as_asked=False)
@@ -99,7 +102,7 @@ def _from_demo(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
             replace(request, prompt=cut_or_repeat(request.prompt, length))
             for request, length in zip(asked, lengths, strict=True)
         ]
-        notes += size_notes([len(request.prompt) for request in asked], lengths)
+        notes += size_notes(plan, [len(request.prompt) for request in asked], lengths)
     if settings.max_new_tokens is not None:
         requests = [replace(r, max_new_tokens=settings.max_new_tokens) for r in requests]
     if isinstance(settings.output, int):
@@ -112,10 +115,14 @@ def _from_demo(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
 def _from_random(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
     """Random ids, of the lengths asked for or of those recorded in a trace."""
     settings = plan.config.workload
+    notes = ["the prompts are random token ids: no text"]
     lengths = prompt_lengths(plan, settings.requests)
-    if lengths is None and plan.trace is not None:
-        lengths = [recorded.prompt_tokens for recorded in plan.trace.requests]
-    if lengths is None:
+    if lengths is not None:
+        notes += tail_notes(plan, lengths)
+    elif plan.trace is not None:
+        recorded = plan.trace.requests[: settings.requests]
+        lengths = [request.prompt_tokens for request in recorded]
+    else:
         raise UsageError(
             "workload.prompt_tokens: source random has no lengths of its own; give one"
         )
@@ -125,8 +132,8 @@ def _from_random(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
     requests = tuple(request_of(plan, candidate) for candidate in found)
     for request, candidate in zip(requests, found, strict=True):
         check(plan, request, candidate.where)
-    notes = ("the prompts are random token ids: no text", *output_notes(plan))
-    return TimedWork(requests, None, arrivals, random_prompts=True, notes=notes)
+    notes += output_notes(plan)
+    return TimedWork(requests, None, arrivals, random_prompts=True, notes=tuple(notes))
 
 
 def _from_trace(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
@@ -143,7 +150,8 @@ def _traced(trace: ExitTrace, work: TimedWork) -> list[RecordedRequest]:
     where = [f"workload request {request.id}" for request in work.requests]
     if work.random_prompts:
         # Depths recorded on text, replayed on none: only the lengths have to agree.
-        trace = replace(trace, requests=tuple(replace(r, prompt=None) for r in trace.requests))
+        used = trace.requests[: len(work.requests)]
+        trace = replace(trace, requests=tuple(replace(r, prompt=None) for r in used))
     return [
         RecordedRequest(
             id=request.id,

@@ -15,11 +15,18 @@ from cdbench.render.formats import for_encoding
 verb = typer.Typer(rich_markup_mode=None)
 
 ConfigArgument = Annotated[
-    str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file or a shipped configuration.")
+    str | None,
+    typer.Argument(
+        metavar="CONFIG", help="A YAML file, or a shipped configuration by its name, such as ci."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a key, as workload.seed=1 (`cdbench config schema`); may be repeated.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -28,7 +35,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 def check(
     config: ConfigArgument = None, overrides: SetOption = None, as_json: JsonOption = False
 ) -> None:
-    """Say whether the keys of this configuration and their values are valid.
+    """Say whether a configuration's keys and values are valid.
 
     Models, tasks and other files that it names are looked for by the run itself.
     """
@@ -60,7 +67,10 @@ def show(
 
 @verb.command()
 def schema(as_json: JsonOption = False) -> None:
-    """List every key, its default and its meaning; with --json, the JSON Schema."""
+    """List every key with its default and meaning.
+
+    With --json it is a JSON Schema.
+    """
     if as_json:
         output.print_json(run_config.json_schema())
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdbench.cli.config import JsonOption
+from cdbench.cli.options import DeviceOption, KvOption, WeightsOption
 from cdbench.errors import InvalidRunError, UsageError
 
 if TYPE_CHECKING:
@@ -23,19 +24,17 @@ ExitOption = Annotated[
     typer.Option(
         "--exit",
         metavar="RULE",
-        help="none, fixed:D or RULE[@THRESHOLD]; default: the model card's.",
+        help="none, fixed:D or RULE[@X], X: a threshold; default: the model card's.",
     ),
 ]
-KvOption = Annotated[str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")]
 DtypeOption = Annotated[
     str | None,
     typer.Option(
+        metavar="DTYPE",
         help="float64, float32, bfloat16 or float16 for the checks; default: float64, where "
-        "agreement is exact, for a model of up to 250 million parameters."
+        "agreement is exact, for a model of up to 250 million parameters.",
     ),
 ]
-DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-WeightsOption = Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")]
 PromptsOption = Annotated[
     str | None,
     typer.Option(
@@ -45,11 +44,14 @@ PromptsOption = Annotated[
     ),
 ]
 RequestsOption = Annotated[
-    int | None, typer.Option(min=1, help="How many prompts are used; default: 8, or 4 if large.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="How many prompts are used; default: 8, or 4 if large."),
 ]
 TokensOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Most tokens of a continuation; default: 20, or 8 if large."),
+    typer.Option(
+        min=1, metavar="N", help="Most tokens of a continuation; default: 20, or 8 if large."
+    ),
 ]
 
 MachineOption = Annotated[

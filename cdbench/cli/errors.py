@@ -7,15 +7,13 @@ command as the shell has it, 128 + SIGPIPE, in silence.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import sys
 import traceback
 from typing import Any
 
 import typer
 
+from cdbench.cli import streams
 from cdbench.errors import CdbenchError
 
 INTERRUPTED = 130
@@ -36,10 +34,9 @@ def end(error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):
-        _drop_stdout()
         return BROKEN_PIPE
     line, code = describe(error)
-    print(f"cdbench: {line}", file=sys.stderr)
+    streams.tell(line)
     return code
 
 
@@ -81,12 +78,6 @@ def _one_line(text: str) -> str:
 
 def _system_exit(error: SystemExit) -> int:
     if isinstance(error.code, str):
-        print(f"cdbench: {_one_line(error.code)}", file=sys.stderr)
+        streams.tell(_one_line(error.code))
         return INTERNAL
     return error.code or 0
-
-
-def _drop_stdout() -> None:
-    """Send what is still buffered nowhere, so that the interpreter's last flush cannot fail."""
-    with contextlib.suppress(OSError, ValueError):  # no real file: nothing is left to flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

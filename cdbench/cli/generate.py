@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from cdbench.cli.config import JsonOption
+from cdbench.cli.generate_options import (
+    BudgetOption,
+    CodaOption,
+    ExitOption,
+    FirstOption,
+    HostOption,
+    IdsFileOption,
+    IgnoreOption,
+    ModelArgument,
+    ModeOption,
+    PrefillOption,
+    PrefixOption,
+    PromptOption,
+    ResidentsOption,
+    SeedOption,
+    StateOption,
+    StopOption,
+    TemperatureOption,
+    TokensOption,
+    TopKOption,
+    TopPOption,
+    WidthOption,
+)
 from cdbench.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -20,6 +43,7 @@ from cdbench.cli.options import (
     ThresholdOption,
     WeightsOption,
 )
+from cdbench.cli.streams import tell
 from cdbench.errors import RequestRefused, UsageError
 
 if TYPE_CHECKING:
@@ -29,65 +53,6 @@ if TYPE_CHECKING:
     from cdbench.schema import GenerateDocument
     from cdbench.workloads.generation import Generation
     from cdbench.workloads.prompts import Prompt
-
-ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A demo name, a checkpoint's directory or a hub id."),
-]
-PromptOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="A prompt; may be repeated. -: one per line of stdin."),
-]
-IdsFileOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help='Lines {"prompt": [ids], "force": [ids], "max_new_tokens": n}; the last two may be '
-        "left out. -: stdin.",
-    ),
-]
-ModeOption = Annotated[
-    str, typer.Option(help="cdb, lockstep, static, static@D; dense:NAME for a dense model.")
-]
-ExitOption = Annotated[
-    str | None,
-    typer.Option(
-        "--exit",
-        metavar="RULE",
-        help="none, fixed:D, RULE[@THRESHOLD], or trace:FILE[@X] to replay a --json document or a "
-        "recording; default: the model card's.",
-    ),
-]
-TokensOption = Annotated[
-    int, typer.Option(min=1, help="Most tokens of a continuation; a line of FILE wins.")
-]
-StopOption = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="End at this text; may be repeated.")
-]
-IgnoreOption = Annotated[
-    bool, typer.Option("--ignore-eos", help="Do not end at the model's own stop ids.")
-]
-TemperatureOption = Annotated[float | None, typer.Option(help="0, the default, is greedy.")]
-TopKOption = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")]
-TopPOption = Annotated[float | None, typer.Option(help="Keep the likeliest up to this mass.")]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of the random stream.")]
-FirstOption = Annotated[
-    str | None, typer.Option(help="full, or select: the loop its rule picks for a first token.")
-]
-StateOption = Annotated[
-    str | None, typer.Option(help="State before loop 1: zero, or random (Huginn).")
-]
-PrefixOption = Annotated[
-    bool | None, typer.Option(help="Reuse the KV of equal prompt prefixes.", show_default=False)
-]
-HostOption = Annotated[
-    int | None, typer.Option(help="Most bytes of host memory used under a KV budget.")
-]
-WidthOption = Annotated[int | None, typer.Option(help="Most decode rows of one launch.")]
-ResidentsOption = Annotated[int | None, typer.Option(help="Most requests served at once.")]
-BudgetOption = Annotated[int | None, typer.Option(help="Most bytes of KV in use at once.")]
-CodaOption = Annotated[str | None, typer.Option(help="Exited tokens a coda launch waits for.")]
-PrefillOption = Annotated[int | None, typer.Option(help="Most prompt tokens of one launch.")]
 
 KEYS = {
     "model": "model",
@@ -164,7 +129,7 @@ def verb(
 
     batch = prepare(config, prompts, Ending(max_new_tokens, ignore_eos, tuple(stop or ())))
     for note in batch.notes:
-        print(f"cdbench: {note}", file=sys.stderr)
+        tell(note)
     results = _collect(batch) if as_json else _show(batch, prompts)
     if as_json:
         _print_document(batch.document(results))

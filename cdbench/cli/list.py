@@ -108,7 +108,9 @@ def _sizes(config: Item) -> Item:
     """What a configuration amounts to, from a model without memory for its weights."""
     import torch
 
+    from cdbench.models.base import dtype_name
     from cdbench.models.registry import build_model
+    from cdbench.runtime.kv_cache import cache_shape
 
     try:
         with torch.device("meta"):
@@ -116,15 +118,14 @@ def _sizes(config: Item) -> Item:
     except UsageError:
         return {}
     dims = network.dims
-    split = (dims.prelude_layers, dims.core_layers, dims.coda_layers)
-    # A row of K and V per layer, and in the core one per loop: layout per-loop at full depth.
-    rows = dims.prelude_layers + dims.max_loops * dims.core_layers + dims.coda_layers
-    values = rows * 2 * dims.kv_heads * dims.head_dim
     return {
-        "layers": "-".join(map(str, split)),
+        "layers": dims.layers_by_stage,
         "loops": dims.max_loops,
         "hidden_size": dims.hidden_size,
-        "kv_bytes_per_token": {"float32": 4 * values, "bfloat16": 2 * values},
+        "kv_bytes_per_token": {
+            dtype_name(dtype): cache_shape(dims, "per-loop", dims.max_loops, dtype).position_bytes
+            for dtype in (torch.float32, torch.bfloat16)
+        },
         "cost_ratio": round(network.flops_per_token().ratio, 4),
     }
 
@@ -187,9 +188,9 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, dict):
-        return ", ".join(f"{number} {name}" for name, number in value.items())
+        return ", ".join(f"{number:,} {name}" for name, number in value.items())
     if isinstance(value, list):
         if all(isinstance(part, str) for part in value):
             return ", ".join(value) or "-"
         return " … ".join("" if end is None else f"{end:g}" for end in value).rstrip()
-    return str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from cdbench.cli import errors, verbs
+from cdbench.cli import errors, streams, verbs
 
 # An OpenMP thread that waits for a sibling spins by default for billions of turns. Where another
 # process holds that sibling's core, each launch then takes many times as long as its work.
@@ -24,13 +24,30 @@ OPENMP_SPIN_TURNS = "10000"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's own) and return the exit code."""
     os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPIN_TURNS)  # before torch is loaded
+    streams.open_closed_streams()
     args, debug = take_debug(sys.argv[1:] if argv is None else argv)
+    ends_the_process = argv is None
+    try:
+        _see_off(args)
+        code = 0
+    except BaseException as error:  # every end of a command has its code; see cdbench.cli.errors
+        if ends_the_process:
+            streams.ignore_interrupts()
+        code = errors.end(error, debug)
+    if ends_the_process:
+        streams.ignore_interrupts()
+    streams.drop_unread()
+    return code
+
+
+def _see_off(args: Sequence[str]) -> None:
+    """Run the command line, and its result out of the door before its exit code is believed."""
     try:
         invoke(args)
-        sys.stdout.flush()
-    except BaseException as error:  # every end of a command has its code; see cdbench.cli.errors
-        return errors.end(error, debug)
-    return 0
+    except (typer.Exit, SystemExit, OSError):  # an OSError may be of standard output
+        streams.flush_result()
+        raise
+    streams.flush_result()
 
 
 def invoke(args: Sequence[str]) -> None:

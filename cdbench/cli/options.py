@@ -6,17 +6,54 @@ from typing import Annotated
 
 import typer
 
-ModelOption = Annotated[str | None, typer.Option(help="Demo name, checkpoint directory or hub id.")]
-ThresholdOption = Annotated[float | None, typer.Option(help="The same as RULE@THRESHOLD.")]
-MinLoopsOption = Annotated[int | None, typer.Option(help="Floor on the executed depth.")]
-MaxLoopsOption = Annotated[int | None, typer.Option(help="Full depth; default: the model's.")]
-LagOption = Annotated[int | None, typer.Option(help="Loops from decision to exit: 0 or 1.")]
-KvOption = Annotated[str | None, typer.Option(help="per-loop, first-shared, shared or slots:M.")]
-DtypeOption = Annotated[
-    str | None, typer.Option(help="auto, float32, bfloat16, float16 or float64.")
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Demo name (`cdbench list models`), checkpoint directory or hub id; default: "
+        "demo-ouro.",
+    ),
 ]
-DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-WeightsOption = Annotated[str | None, typer.Option(help="checkpoint or random:SEED.")]
+ThresholdOption = Annotated[
+    float | None, typer.Option(metavar="X", help="The same as --exit RULE@X.")
+]
+MinLoopsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="No token exits before loop N; default: 1."),
+]
+MaxLoopsOption = Annotated[
+    int | None, typer.Option(metavar="R", help="Loops at full depth; default: the model's own.")
+]
+LagOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Loops from decision to exit, 0 or 1; default: 0."),
+]
+KvOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LAYOUT",
+        help="KV slots of a core layer: per-loop (default), first-shared, shared or slots:M.",
+    ),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE", help="auto (default), float32, bfloat16, float16, or float64 for proofs."
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE", help="auto (default: CUDA where there is a device), cpu or cuda."
+    ),
+]
+WeightsOption = Annotated[
+    str | None, typer.Option(metavar="KIND", help="checkpoint (default) or random:SEED.")
+]
 LayersOption = Annotated[
-    str | None, typer.Option(help="Layers P-C-K in place of the model's; random weights only.")
+    str | None,
+    typer.Option(
+        metavar="P-C-K",
+        help="Layers of prelude, core and coda in place of the model's; random weights only.",
+    ),
 ]

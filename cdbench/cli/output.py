@@ -33,13 +33,9 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_wrapped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from cdbench.render.table import Column, Row, Table, text
+    from cdbench.render.terminal import make_console, print_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    for row in rows:
-        table.add_row(Text(row[0], style="cyan"), *(Text(cell) for cell in row[1:]))
-    Console().print(table)
+    columns = tuple(Column(header, align="left") for header in headers)
+    table = Table(columns, tuple(Row(tuple(text(cell) for cell in row)) for row in rows))
+    print_table(table, make_console())

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cdbench.cli.config import ConfigArgument, JsonOption, SetOption
 from cdbench.cli.options import ModelOption
+from cdbench.cli.streams import tell
 from cdbench.cli.sweep import (
+    INVALID,
     DryRunOption,
     LimitOption,
     RetryOption,
+    dry,
     exit_code,
-    print_document,
-    say,
 )
 from cdbench.errors import UsageError
 
@@ -69,12 +71,15 @@ def verb(
     tasks' exit depths differ. Targets are judged from the raw records: the same command with other
     targets runs nothing again. Exit codes: as `cdbench sweep`.
     """
-    from cdbench.profile.grid import Axes, profile_base, profile_name, profile_sweep
-    from cdbench.sweep.cells import expand
+    from cdbench.config import parse_mode
+    from cdbench.profile.grid import Axes, check_axes, profile_base, profile_name, profile_sweep
+    from cdbench.sweep.cells import expand, refusals
+    from cdbench.sweep.refusals import refuse
     from cdbench.sweep.runners import checker
 
     if not 0 < percentile < 100:
         raise UsageError(f"--percentile {percentile:g}: it must lie between 0 and 100")
+    mode = str(parse_mode(mode))
     flags = {"model": model, "exit.rule": exit_rule, "workload.requests": requests}
     base = profile_base(config, overrides or (), flags, mode)
     axes = Axes(
@@ -83,23 +88,29 @@ def verb(
         widths=_numbers("--widths", widths, int),
         rates=_numbers("--rates", rates, float),
     )
-    sweep = expand(profile_sweep(base, axes, profile_name(base)), NAME, check=checker())
+    check_axes(axes, mode)
+    grid = profile_sweep(base, axes, profile_name(base))
+    sweep = expand(grid, NAME, check=checker())
     slo = _targets(sweep.cells[0].config.slo, slo_ttft, slo_tpot, slo_e2e, percentile)
 
+    from cdbench.profile.cells import UNREADABLE
     from cdbench.profile.session import check, profile_document, write_profile
     from cdbench.sweep.directory import SweepDirectory
-    from cdbench.sweep.session import Options, plan, run
+    from cdbench.sweep.session import Options, check_of, run
 
     check(sweep, mode, slo)
+    options = Options(out, retry_failed, limit_cells)
     if dry_run:
-        print_document(plan(sweep, out, retry_failed), as_json)
+        dry(sweep, grid, NAME, options, as_json)
         return
-    swept = run(sweep, Options(out, retry_failed, limit_cells), say)
+    refuse(refusals(sweep.cells, check_of(grid, options, tell)), len(sweep.cells), NAME)
+    swept = run(sweep, options, tell)
     directory = SweepDirectory.of(out, sweep.name, sweep.verb)
     document = profile_document(sweep, directory, swept, mode, slo)
     write_profile(directory, document)
     _print(document, as_json)
-    raise typer.Exit(exit_code(swept))
+    unreadable = any(cell.state == UNREADABLE for cell in document.cells)
+    raise typer.Exit(exit_code(swept) or (INVALID if unreadable else 0))
 
 
 def _targets(
@@ -109,8 +120,8 @@ def _targets(
     from cdbench.schema.profile import SloRecord
 
     for name, value in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
-        if value is not None and not value > 0:
-            raise UsageError(f"--slo-{name} {value:g}: must be above 0; give seconds")
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"--slo-{name} {value:g}: must be above 0 and finite; give seconds")
     return SloRecord(
         ttft_s=ttft if ttft is not None else given.ttft_s,
         tpot_s=tpot if tpot is not None else given.tpot_s,
@@ -120,28 +131,36 @@ def _targets(
 
 
 def _numbers(flag: str, text: str | None, kind: type, words: tuple[str, ...] = ()) -> list[Any]:
-    """A comma list of numbers, and of the words allowed beside them."""
+    """A comma list of numbers, and of the words allowed beside them; empty without the flag."""
     values: list[Any] = []
-    for part in (text or "").split(","):
+    if text is not None and not text.strip():
+        raise UsageError(f"{flag}: lists nothing; give values by commas, or leave it out")
+    for part in () if text is None else text.split(","):
         part = part.strip()
-        if not part:
-            continue
-        try:
-            value = part if part in words else kind(part)
-        except ValueError:
+        value: Any = part if part in words else _number(part, kind)
+        if value is None:
             what = "whole number" if kind is int else "number"
-            raise UsageError(f"{flag} {part!r}: no {what}; list them by commas") from None
+            more = f", or {' or '.join(words)}" if words else ""
+            raise UsageError(f"{flag} {part!r}: no {what}; list finite ones by commas{more}")
         if value in values:
             raise UsageError(f"{flag} {part}: listed twice; name it once")
         values.append(value)
     return values
 
 
+def _number(text: str, kind: type) -> float | None:
+    """A finite number of this kind; None for any other text."""
+    try:
+        value: float = kind(text)
+        return value if math.isfinite(value) else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def _print(document: ProfileDocument, as_json: bool) -> None:
     from cdbench.cli.output import print_json
-    from cdbench.cli.run import say as print_lines
     from cdbench.render.profile_report import closing_lines, tables
-    from cdbench.render.terminal import make_console, print_table
+    from cdbench.render.terminal import make_console, print_lines, print_table
     from cdbench.schema import to_json
 
     if as_json:

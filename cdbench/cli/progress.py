@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from cdbench.bench.measurements import Progress
+from cdbench.render.terminal import is_dumb, make_console
 
 REDRAW_S = 0.2
 
@@ -35,7 +35,8 @@ class Lines:
         self._stream, self._unit = stream, unit
 
     def phase(self, name: str, units: int) -> None:
-        print(f"cdbench: {name} ({units:,} {self._unit})", file=self._stream, flush=True)
+        with suppress(BrokenPipeError):  # nobody reads it: no reason to stop measuring
+            print(f"cdbench: {name} ({units:,} {self._unit})", file=self._stream, flush=True)
 
     def advance(self, units: int) -> None: ...
 
@@ -66,11 +67,11 @@ def progress_on_stderr(stream: IO[str], quiet: bool, unit: str = "requests") -> 
     """The kind of progress that suits the stream; ``unit``: what is counted."""
     if quiet:
         yield Silent()
-    elif not stream.isatty():
+    elif not stream.isatty() or is_dumb():
         yield Lines(stream, unit)
     else:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         with RichProgress(
-            *columns, console=Console(file=stream), auto_refresh=False, transient=True
+            *columns, console=make_console(stream), auto_refresh=False, transient=True
         ) as bar:
             yield Bar(bar)

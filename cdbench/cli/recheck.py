@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +23,11 @@ def verb(
         typer.Option(metavar="FILE", help="Write the launches as a Chrome/Perfetto trace."),
     ] = None,
     blocks: Annotated[
-        str, typer.Option(help="Blocks of the trace: numbers from 0 by commas, or all.")
-    ] = "0",
+        str | None,
+        typer.Option(
+            metavar="N,N,...|all", help="Blocks that --trace draws, from 0; default: the first."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a run's summaries again from its raw records, and compare them with result.json.
@@ -34,10 +38,13 @@ def verb(
     from cdbench.bench.rederive import check
 
     directory = _directory(run)
-    chosen = _blocks(blocks)
+    chosen = _blocks("0" if blocks is None else blocks)
+    if blocks is not None and trace is None:
+        raise UsageError(f"--blocks {blocks}: no trace is drawn; add --trace FILE, or drop it")
+    drawing = None if trace is None else _new_file(trace)
     found = check(directory)
-    if trace is not None:
-        _write_trace(directory, Path(trace), chosen)
+    if drawing is not None:
+        _write_trace(directory, drawing, chosen)
     if as_json:
         from cdbench.cli.output import print_json
 
@@ -50,8 +57,10 @@ def verb(
 
 def _directory(run: str) -> Path:
     """The run directory, named itself or by its result.json."""
-    path = Path(run).expanduser()
-    return path.parent if path.is_file() else path
+    from cdbench.bench.places import typed_path
+
+    path = typed_path(run, "RUN")
+    return path.parent if os.path.isfile(path) else path
 
 
 def _blocks(text: str) -> frozenset[int] | None:
@@ -64,12 +73,21 @@ def _blocks(text: str) -> frozenset[int] | None:
     return frozenset(map(int, numbers))
 
 
+def _new_file(trace: str) -> Path:
+    """The file of ``--trace``. UsageError: it is there, or cannot be written."""
+    from cdbench.bench.places import prove_writable, typed_path
+
+    path = typed_path(trace, "--trace")
+    if os.path.lexists(path):
+        raise UsageError(f"--trace {path}: exists; name a new file")
+    prove_writable(path, "--trace")
+    return path
+
+
 def _write_trace(directory: Path, path: Path, blocks: frozenset[int] | None) -> None:
     from cdbench.bench.raw import ContradictionError, read_raw
     from cdbench.render.perfetto import of_blocks, write_trace
 
-    if path.exists():
-        raise UsageError(f"--trace {path}: exists; name a new file")
     try:
         repeats = read_raw(directory).repeats
     except ContradictionError as error:
@@ -78,12 +96,7 @@ def _write_trace(directory: Path, path: Path, blocks: frozenset[int] | None) -> 
     if not chosen:
         has = len({run.block for run in repeats})
         raise UsageError(f"--blocks: none of them was timed; {directory} has {has}, from 0")
-    try:
-        write_trace(path, chosen)
-    except OSError as error:
-        raise UsageError(
-            f"--trace {path}: cannot be written ({error.strerror}); name another file"
-        ) from None
+    write_trace(path, chosen)
 
 
 def _print(run: str, found: list[str], trace: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,6 +111,7 @@ def record(
     config: RunConfig, thresholds: tuple[float, ...] | None, quiet: bool
 ) -> tuple[Recording, Path]:
     """Record it; the document and where it was written."""
+    from cdbench.bench.budget import check_budget
     from cdbench.bench.directory import RunDirectory
     from cdbench.bench.plan import make_plan
     from cdbench.bench.record import check_record, make_recording
@@ -123,12 +125,13 @@ def record(
         work = prepare(plan)
         assert work is not None, "the work is equal"
         check_record(plan, work, thresholds)
+        check_budget(plan, work)
         with progress_on_stderr(sys.stderr, quiet) as progress:
             packed = make_recording(plan, work, thresholds, progress)
         document = packed.recorded.document
         return document, write_recording(directory.path, document, packed.signals_npz)
     finally:
-        directory.discard_if_empty()
+        directory.close()
 
 
 def _thresholds(text: str | None) -> tuple[float, ...] | None:
@@ -137,35 +140,36 @@ def _thresholds(text: str | None) -> tuple[float, ...] | None:
         return None
     if text == "none":
         return ()
-    from cdbench.grammar import refuse_repeats, split_commas
+    from cdbench.grammar import split_commas
 
-    parts = split_commas(text)
-    refuse_repeats("--agreement", parts)
     try:
-        return tuple(float(part) for part in parts)
+        found = tuple(float(part) for part in split_commas(text))
     except ValueError:
         raise UsageError(
             f"--agreement {text!r}: not all are numbers; write X1,X2 or none"
         ) from None
+    if not found or not all(map(math.isfinite, found)):
+        raise UsageError(f"--agreement {text!r}: no finite thresholds; write X1,X2 or none")
+    if twice := [x for x in found if found.count(x) > 1]:
+        raise UsageError(f"--agreement {text!r}: {twice[0]:g} is listed twice; name it once")
+    return found
 
 
 def _print(document: Recording, path: Path, as_json: bool) -> None:
     from cdbench.cli.output import print_json
-    from cdbench.render.formats import for_encoding
     from cdbench.render.record_report import agreement_table, record_lines
-    from cdbench.render.terminal import make_console, print_table
+    from cdbench.render.terminal import make_console, print_lines, print_table, print_whole
     from cdbench.schema import to_json
 
     if as_json:
         print_json(json.loads(to_json(document)))
         return
     console = make_console()
-    for line in record_lines(document):
-        console.print(for_encoding(line, console.encoding))
+    print_lines(console, *record_lines(document))
     if document.agreement:
-        console.print()
+        print_lines(console, "")
         print_table(agreement_table(document), console)
     where = path.parent
     last = f"Written to {where}; replay it with --exit trace:{where}"
-    console.print()
-    console.print(for_encoding(last, console.encoding))
+    print_lines(console, "")
+    print_whole(console, last)

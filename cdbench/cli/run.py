@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,6 +22,26 @@ from cdbench.cli.options import (
     ThresholdOption,
     WeightsOption,
 )
+from cdbench.cli.run_options import (
+    ArrivalsOption,
+    BlocksOption,
+    DenseOption,
+    DepthsOption,
+    EqualOption,
+    ExitOption,
+    FromOption,
+    FullOption,
+    LaunchesOption,
+    LimitOption,
+    ModesOption,
+    OutOption,
+    RequestsOption,
+    SourceOption,
+    StagesOption,
+    TasksOption,
+    WorkOption,
+)
+from cdbench.cli.streams import tell
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,72 +61,45 @@ INTERRUPTED = 130
 def verb(
     config: ConfigArgument = None,
     model: ModelOption = None,
-    dense: Annotated[
-        str | None, typer.Option(help="Dense models to compare with, separated by commas.")
-    ] = None,
-    modes: Annotated[
-        str | None,
-        typer.Option(help="dense:NAME, static, static@D, static@auto, lockstep, cdb; by commas."),
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="Tasks to answer (`cdbench list tasks`), by commas.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Questions per task.")] = None,
-    exit_rule: Annotated[
-        str | None,
-        typer.Option("--exit", help="none, fixed:D, RULE[@THRESHOLD], trace:FILE[@THRESHOLD]."),
-    ] = None,
+    dense: DenseOption = None,
+    modes: ModesOption = None,
+    tasks: TasksOption = None,
+    limit: LimitOption = None,
+    exit_rule: ExitOption = None,
     threshold: ThresholdOption = None,
     min_loops: MinLoopsOption = None,
     max_loops: MaxLoopsOption = None,
     exit_lag: LagOption = None,
     kv: KvOption = None,
-    work: Annotated[str | None, typer.Option(help="live, equal, or both by a comma.")] = None,
-    equal: Annotated[
-        str | None, typer.Option(help="What modes have alike: residents, or memory (KV budget).")
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option(help="Requests to time: demo, a file, hf:NAME, trace or random.")
-    ] = None,
-    requests: Annotated[int | None, typer.Option(help="How many requests are timed.")] = None,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(help="all-at-once, closed-loop:N, open-loop:RATE, ramp:A-B or trace:FILE."),
-    ] = None,
-    depths: Annotated[
-        str | None, typer.Option(help="recorded, or synthetic: full, shallow, bimodal, serial:R, …")
-    ] = None,
-    blocks: Annotated[int | None, typer.Option(help="Palindromic timing blocks.")] = None,
-    stages: Annotated[
-        str | None, typer.Option(help="Stage curves: measure, none, or a file of them.")
-    ] = None,
+    work: WorkOption = None,
+    equal: EqualOption = None,
+    source: SourceOption = None,
+    requests: RequestsOption = None,
+    arrivals: ArrivalsOption = None,
+    depths: DepthsOption = None,
+    blocks: BlocksOption = None,
+    stages: StagesOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     weights: WeightsOption = None,
     layers: LayersOption = None,
-    out: Annotated[
-        str | None, typer.Option(help="Run directory (default: results/runs/<date>-<name>).")
-    ] = None,
+    out: OutOption = None,
     overrides: SetOption = None,
-    earlier: Annotated[
-        str | None,
-        typer.Option("--from", metavar="RUN", help="Repeat an earlier run; flags and --set win."),
-    ] = None,
-    launches: Annotated[
-        bool, typer.Option("--launches", help="Also write trace.json, for a trace viewer.")
-    ] = False,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Print rates, launches, bounds, waterfall, every speed-up."),
-    ] = False,
+    earlier: FromOption = None,
+    launches: LaunchesOption = False,
+    full: FullOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure every mode on equal work, and its accuracy.
 
     Without arguments it runs the embedded demo, offline, in a few minutes. Every mode first answers
     the same questions with its own text (accuracy), then all modes are timed on the same recorded
-    tokens in interleaved blocks (speed). Exit codes: 0 valid, 2 wrong input, 3 invalid run,
-    130 interrupted (what was finished is kept).
+    tokens in interleaved blocks (speed). For a quick look with wide intervals: `cdbench run --limit
+    10 --requests 32`.
+
+    Every flag stands for a key of the configuration (`cdbench config schema`); a flag wins over
+    --set, and --set over CONFIG. Exit codes: 0 valid, 2 wrong input, 3 invalid run, 130 interrupted
+    (what was finished is kept).
     """
     from cdbench.cli.output import print_json
     from cdbench.render.terminal import make_console
@@ -172,12 +165,13 @@ def measure(
     """Run it; the result and where it was written. Without a console nothing is printed."""
     from cdbench.bench.benchmark import run_benchmark
     from cdbench.cli.progress import progress_on_stderr
+    from cdbench.render.terminal import print_lines
 
     def announce(plan: Plan, work: TimedWork | None, started: Manifest) -> None:
         if console is not None:
-            say(console, *_card(plan, work, started))
+            print_lines(console, *_card(plan, work, started))
             for difference in again.differences(started) if again is not None else ():
-                print(f"cdbench: --from: {difference}", file=sys.stderr)
+                tell(f"--from: {difference}")
 
     result, directory = run_benchmark(
         config,
@@ -204,32 +198,41 @@ def print_report(result: Result, directory: str, console: Console, full: bool) -
     """Table, histogram and plain words; with ``full`` everything that was measured."""
     from cdbench.bench.again import repeated_lines
     from cdbench.render import run_report, verdict
-    from cdbench.render.terminal import print_table
+    from cdbench.render.terminal import print_lines, print_table, print_whole
 
     if not result.modes:
-        say(console, "Nothing was measured before the interruption.")
+        print_lines(console, "Nothing was measured before the interruption.")
         return
-    say(console, *run_report.work_lines(result.workload, _signalled(result)), "")
+    print_lines(console, *run_report.work_lines(result.workload, _signalled(result)), "")
+    if result.validity.verdict == "INVALID":
+        print_lines(console, "INVALID: quote no number of this run; the reasons stand below.", "")
     print_table(run_report.main_table(result), console)
     print_histogram(result, console)
     for table in _more_tables(result, full):
-        say(console, "")
+        print_lines(console, "")
         print_table(table, console)
     looks = [line] if (line := verdict.looks_line(result)) else []
-    say(console, "", *verdict.sentences(result), *looks, "", *verdict.validity_lines(result))
+    print_lines(
+        console, "", *verdict.validity_lines(result), "", *verdict.sentences(result), *looks
+    )
     if result.manifest.repeated is not None:
-        say(console, *repeated_lines(result.manifest.repeated))
-    say(console, f"Written to {directory}")
+        print_lines(console, *repeated_lines(result.manifest.repeated))
+    print_whole(console, f"Written to {directory}")
 
 
 def _more_tables(result: Result, full: bool) -> list[Table]:
-    """With ``full`` everything; else latency where requests arrived at times of their own."""
+    """With ``full`` everything; else what was asked for, and latency where no ratio was formed.
+
+    Ratios are formed unless requests arrived at times of their own; before the first whole block
+    there are no percentiles either.
+    """
+    from cdbench.render.asked import asked_tables
     from cdbench.render.full_report import full_tables, latency_table
 
     if full:
         return full_tables(result)
-    paced = result.comparisons or not result.blocks
-    return [] if paced else [latency_table(result)]
+    latencies = [] if result.comparisons else [latency_table(result)]
+    return [*asked_tables(result), *(table for table in latencies if table.rows)]
 
 
 def _signalled(result: Result) -> bool:
@@ -243,20 +246,14 @@ def _signalled(result: Result) -> bool:
 def print_histogram(result: Result, console: Console) -> None:
     """Executed depths of the first adaptive mode there is, as bars."""
     from cdbench.render.bars import depth_bars
+    from cdbench.render.terminal import print_lines
 
     for label in ("cdb", "lockstep"):
         counts = result.modes[label].depth_histogram if label in result.modes else None
         if counts:
             where = "live pass" if result.modes[label].live else "replayed"
-            say(console, "", f"loops per later token, {label} ({where})")
+            title = f"loops per later token, {label} ({where}): share and number of tokens"
             width = min(60, console.width)
-            say(console, *depth_bars(counts, width=width, encoding=console.encoding))
+            bars = depth_bars(counts, width=width, encoding=console.encoding)
+            print_lines(console, "", title, *bars)
             return
-
-
-def say(console: Console, *lines: str) -> None:
-    """Plain lines, in what the stream can carry."""
-    from cdbench.render.formats import for_encoding
-
-    for line in lines:
-        console.print(for_encoding(line, console.encoding))

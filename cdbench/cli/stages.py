@@ -13,11 +13,10 @@ from cdbench.cli.options import ModelOption
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cdbench.config import RunConfig
     from cdbench.schema.stages import StageCurves
     from cdbench.stages.measure import Asked
+    from cdbench.stages.output import StageOutput
 
 ExitOption = Annotated[
     str | None,
@@ -29,7 +28,7 @@ PassesOption = Annotated[int, typer.Option(min=1, help="Passes over the whole gr
 ContextsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="N,N,…",
+        metavar="N,N,...",
         help="Contexts of decode rows, in positions, all rows of a launch equal; default: those of "
         "the workload, rows ragged as its requests are.",
     ),
@@ -41,7 +40,9 @@ OutOption = Annotated[
 PlotOption = Annotated[
     str | None, typer.Option(metavar="FILE", help="Draw the curves, as .png or .svg.")
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace stage curves at --out.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace stage curves at --out and their picture at --plot.")
+]
 
 
 def verb(
@@ -58,7 +59,7 @@ def verb(
 ) -> None:
     """Measure what one launch of each stage takes, by rows and by context.
 
-    Launches run through the engine as in `cdbench run`, at 1, 2, 4, …, three quarters of
+    Launches run through the engine as in `cdbench run`, at 1, 2, 4, ..., three quarters of
     `engine.width`, and `engine.width` rows, beside the least that this machine's memory and
     arithmetic allow. The document can stand for a
     new measurement where code, torch, threads, model, dtype, KV layout and exit rule are the same.
@@ -70,20 +71,11 @@ def verb(
     wanted = _contexts(contexts)
 
     from cdbench.stages.measure import Asked
-    from cdbench.stages.output import default_directory, output_path, plot_path
+    from cdbench.stages.output import claimed_output
 
-    picture = plot_path(plot) if plot is not None else None
-    asked = Asked(passes, wanted)
-    if out is not None:
-        _finish(loaded, asked, output_path(out, force), picture, as_json)
-        return
-    from cdbench.schema.stages import STAGES_FILE
-
-    directory = default_directory(loaded.model)
-    try:
-        _finish(loaded, asked, directory.path / STAGES_FILE, picture, as_json)
-    finally:
-        directory.discard_if_empty()
+    with claimed_output(out, plot, force, loaded.model) as output:
+        document = _measure(loaded, Asked(passes, wanted), output, as_json)
+    _print(document, output, as_json)
 
 
 def _contexts(text: str | None) -> tuple[int, ...] | None:
@@ -97,38 +89,34 @@ def _contexts(text: str | None) -> tuple[int, ...] | None:
         ) from None
 
 
-def _finish(
-    config: RunConfig, asked: Asked, path: Path, picture: Path | None, as_json: bool
-) -> None:
-    """Measure, then write, then print: what was measured is not lost to a closed pipe."""
+def _measure(config: RunConfig, asked: Asked, output: StageOutput, quiet: bool) -> StageCurves:
+    """Measure, then write, before anything is printed: a closed pipe loses nothing."""
     from cdbench.cli.progress import progress_on_stderr
     from cdbench.schema.files import write_document
     from cdbench.stages.measure import measure_stages
 
-    with progress_on_stderr(sys.stderr, quiet=as_json, unit="passes") as progress:
+    with progress_on_stderr(sys.stderr, quiet=quiet, unit="passes") as progress:
         document = measure_stages(config, asked, progress)
-    write_document(path, document)
-    if picture is not None:
+    write_document(output.document, document)
+    if output.picture is not None:
         from cdbench.render.stage_plot import write_plot
 
-        write_plot(picture, document)
-    _print(document, path, picture, as_json)
+        write_plot(output.picture, document)
+    return document
 
 
-def _print(document: StageCurves, path: Path, picture: Path | None, as_json: bool) -> None:
+def _print(document: StageCurves, output: StageOutput, as_json: bool) -> None:
     from cdbench.cli.output import print_json
-    from cdbench.render.formats import for_encoding
     from cdbench.render.stage_table import stage_lines, stage_table
-    from cdbench.render.terminal import make_console, print_table
+    from cdbench.render.terminal import make_console, print_lines, print_table, print_whole
     from cdbench.schema import to_json
 
     if as_json:
         print_json(json.loads(to_json(document)))
         return
     console = make_console()
-    for line in (*stage_lines(document), ""):
-        console.print(for_encoding(line, console.encoding))
+    print_lines(console, *stage_lines(document), "")
     print_table(stage_table(document), console)
-    written = f"Written to {path}" + (f" and {picture}" if picture is not None else "")
-    # a path that is broken over two lines cannot be copied
-    console.print(for_encoding(f"\n{written}", console.encoding), soft_wrap=True)
+    picture = f" and {output.picture}" if output.picture is not None else ""
+    print_lines(console, "")
+    print_whole(console, f"Written to {output.document}{picture}")

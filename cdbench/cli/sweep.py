@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdbench.cli.config import JsonOption, SetOption
+from cdbench.cli.streams import tell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from cdbench.render.table import Table
     from cdbench.schema.sweep import SweepDocument
+    from cdbench.sweep.cells import Sweep
+    from cdbench.sweep.file import SweepFile
+    from cdbench.sweep.session import Options
 
 INVALID = 3
 INTERRUPTED = 130
@@ -50,25 +58,35 @@ def verb(
     """
     from cdbench.sweep.cells import expand
     from cdbench.sweep.file import find_sweep, read_sweep, set_values
-    from cdbench.sweep.runners import checker
 
     source = str(find_sweep(file))
     read = read_sweep(file)
-    sweep = expand(read, source, set_values(overrides or (), read.varied), checker())
+    values = set_values(overrides or (), read.varied)
 
-    from cdbench.sweep.session import Options, plan, run
+    # Not before the keys have been read: a sweep session brings torch.
+    from cdbench.sweep.session import Options, check_of, run
 
+    options = Options(out, retry_failed, limit_cells)
     if dry_run:
-        document = plan(sweep, out, retry_failed)
-    else:
-        document = run(sweep, Options(out, retry_failed, limit_cells), say)
+        dry(expand(read, source, values), read, source, options, as_json)
+        return
+    sweep = expand(read, source, values, check_of(read, options, tell))
+    document = run(sweep, options, tell)
     print_document(document, as_json)
     raise typer.Exit(exit_code(document))
 
 
-def say(line: str) -> None:
-    """Progress, one line on stderr."""
-    print(f"cdbench: {line}", file=sys.stderr, flush=True)
+def dry(sweep: Sweep, file: SweepFile, source: str, options: Options, as_json: bool) -> None:
+    """Print the plan, then raise UsageError where the same command would refuse a cell.
+
+    The plan comes first: it may be made on another machine than the one that will run it.
+    """
+    from cdbench.sweep.cells import refusals
+    from cdbench.sweep.refusals import refuse
+    from cdbench.sweep.session import check_of, plan
+
+    print_document(plan(sweep, options.out, options.retry_failed), as_json)
+    refuse(refusals(sweep.cells, check_of(file, options, tell)), len(sweep.cells), source)
 
 
 def exit_code(document: SweepDocument) -> int:
@@ -87,19 +105,37 @@ def exit_code(document: SweepDocument) -> int:
 def print_document(document: SweepDocument, as_json: bool) -> None:
     """The plan or the cells side by side; under --json the document."""
     from cdbench.cli.output import print_json
-    from cdbench.cli.run import say as print_lines
-    from cdbench.render import sweep_report
-    from cdbench.render.terminal import make_console, print_table
+    from cdbench.render.terminal import make_console
     from cdbench.schema import to_json
 
     if as_json:
         print_json(json.loads(to_json(document)))
-        return
-    console = make_console()
-    planned = document.status == "planned"
-    table = sweep_report.plan_table if planned else sweep_report.summary_table
-    print_table(table(document), console)
+    else:
+        show(document, make_console())
+
+
+def show(document: SweepDocument, console: Console) -> None:
+    """The tables, then what the rates and the estimate say in words."""
+    from cdbench.render.sweep_report import estimate_words
+    from cdbench.render.terminal import print_lines, print_table
+
+    for table in _tables(document, console):
+        print_table(table, console)
     if document.sustained:
         print_lines(console, "", *document.sustained)
     if document.estimate is not None:
-        print_lines(console, "", sweep_report.estimate_words(document.estimate))
+        print_lines(console, "", estimate_words(document.estimate))
+
+
+def _tables(document: SweepDocument, console: Console) -> Iterator[Table]:
+    from cdbench.render.layout import fit
+    from cdbench.render.sweep_report import plan_table, summary_tables
+
+    def fits(table: Table) -> bool:
+        layout = fit(table, console.width, console.encoding)
+        return layout.widths is not None and len(layout.keep) == len(table.columns)
+
+    if document.status == "planned":
+        yield plan_table(document)
+    else:
+        yield from summary_tables(document, fits)

@@ -18,7 +18,7 @@ from cdbench.doctor.document import DtypeLine
 from cdbench.doctor.services import Subject
 from cdbench.doctor.serving import Served, Tell, serve, serve_alone
 from cdbench.doctor.work import arriving
-from cdbench.models.base import StagedModel
+from cdbench.models.base import StagedModel, dtype_name
 from cdbench.runtime.core import RequestResult
 from cdbench.runtime.engine import EngineConfig
 
@@ -94,8 +94,8 @@ def _line(
     equal = sum(pair.token_at is None and pair.depth_at is None for pair in pairs)
     logprobs = [value for result in found.values() for value in result.logprobs]
     return DtypeLine(
-        dtype=name_of(dtype),
-        against=name_of(against),
+        dtype=dtype_name(dtype),
+        against=dtype_name(against),
         compared="batched with alone" if dtype == against else "dtypes",
         requests=len(pairs),
         same_tokens=1 - len(places) / len(pairs),
@@ -118,8 +118,3 @@ def _first_difference(wanted: list[int], found: list[int]) -> int | None:
             return index
     shorter, longer = sorted((len(wanted), len(found)))
     return None if shorter == longer else shorter
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """``float32`` of ``torch.float32``."""
-    return str(dtype).removeprefix("torch.")

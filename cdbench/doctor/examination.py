@@ -28,7 +28,7 @@ from cdbench.doctor.work import Work, choose
 from cdbench.errors import UsageError
 from cdbench.grammar import ExitSpec
 from cdbench.manifest import collect
-from cdbench.models.base import StagedModel
+from cdbench.models.base import StagedModel, dtype_name
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.runtime.core import ExitPolicy
 from cdbench.runtime.exits import RULES, check_policy
@@ -108,7 +108,7 @@ class _Weights:
         self.reference = torch.float64 if self.is_small else torch.float32
         wanted = self.reference if config.dtype == "auto" and self.is_small else model.network.dtype
         if model.network.dtype != wanted:
-            model = self._load(dtypes.name_of(wanted))
+            model = self._load(dtype_name(wanted))
         self.examined = model
         self._refill(model.network)
 
@@ -116,7 +116,7 @@ class _Weights:
         """The network in a dtype; the one that is examined where it has it."""
         if dtype == self.examined.network.dtype:
             return self.examined.network
-        network = self._load(dtypes.name_of(dtype)).network
+        network = self._load(dtype_name(dtype)).network
         self._refill(network)
         return network
 
@@ -131,7 +131,7 @@ class _Weights:
         """Random weights are other numbers in every dtype: take those of the reference."""
         if self._config.weight_seed is None or network.dtype == self.reference:
             return
-        source = self._load(dtypes.name_of(self.reference)).network
+        source = self._load(dtype_name(self.reference)).network
         for target, value in zip(network.parameters(), source.parameters(), strict=True):
             target.copy_(value)
 
@@ -192,9 +192,9 @@ def _settings(
         "exit": str(ExitSpec(policy.rule, policy.threshold, policy.depth)),
         "kv": subject.layout,
         "R": subject.dims.max_loops,
-        "dtype": dtypes.name_of(subject.dtype),
+        "dtype": dtype_name(subject.dtype),
         "tolerance": services.tolerance.share if services.has("tolerance") else None,
-        "reference_dtype": dtypes.name_of(weights.reference),
+        "reference_dtype": dtype_name(weights.reference),
         "device": subject.network.device.type,
         "weights": config.weights,
         "prompts": subject.work.source,
@@ -219,7 +219,7 @@ def _notes(model: LoadedModel, work: Work, policy: ExitPolicy, weights: _Weights
         notes.append("too large for float64: the table's reference is float32")
     if model.network.dtype != torch.float64:
         notes.append(
-            f"checked in {dtypes.name_of(model.network.dtype)}, where a batch rounds by its shape: "
+            f"checked in {dtype_name(model.network.dtype)}, where a batch rounds by its shape: "
             f"a difference of up to {ROUNDINGS:g} times what rounding does to this model's logits "
             "is counted, not judged"
         )

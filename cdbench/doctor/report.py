@@ -7,7 +7,6 @@ from textwrap import wrap
 
 from pydantic import JsonValue
 from rich.console import Console
-from rich.text import Text
 
 from cdbench.doctor.document import (
     Check,
@@ -18,9 +17,9 @@ from cdbench.doctor.document import (
     RuleLine,
 )
 from cdbench.render.bars import depth_bars
-from cdbench.render.formats import Kind, for_encoding, seconds, si_bytes
+from cdbench.render.formats import Kind, seconds, si_bytes
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.render.terminal import print_table
+from cdbench.render.terminal import print_lines, print_table
 from cdbench.schema import Manifest
 
 MOST_BAR_LINES = 12
@@ -33,26 +32,26 @@ def print_report(document: DoctorDocument, console: Console) -> None:
     if document.facts is None:
         print_table(machine_table(document.machine), console)
     if document.measuring is not None:
-        _say(console, "", *measuring_lines(document.measuring, console.width))
+        print_lines(console, "", *measuring_lines(document.measuring, console.width))
     if document.facts is None:
         return
     if document.measuring is not None:
-        _say(console, "")
-    _say(console, *heading(document))
+        print_lines(console, "")
+    print_lines(console, *heading(document))
     print_table(check_table(document.checks), console)
     for check in document.checks:
         if check.detail is not None:
-            _say(console, f"{check.name}: {check.detail}")
+            print_lines(console, f"{check.name}: {check.detail}")
     if document.rules:
-        _say(console, "")
+        print_lines(console, "")
         print_table(rule_table(document.rules), console)
     if document.depths is not None and document.config["exit"] != "none":
-        _say(console, f"loops per later token, {document.config['exit']}")
-        _say(console, *_bars(document.depths, console))
+        print_lines(console, f"loops per later token, {document.config['exit']}")
+        print_lines(console, *_bars(document.depths, console))
     if document.dtypes:
-        _say(console, "")
+        print_lines(console, "")
         print_table(dtype_table(document.dtypes), console)
-    _say(console, "", closing(document))
+    print_lines(console, "", closing(document))
 
 
 def heading(document: DoctorDocument) -> Iterator[str]:
@@ -291,8 +290,3 @@ def _bars(counts: list[int], console: Console) -> list[str]:
         last = max((depth for depth, count in enumerate(counts, start=1) if count), default=1)
         shown = counts[:last]
     return depth_bars(shown, width=min(BAR_WIDTH, console.width), encoding=console.encoding)
-
-
-def _say(console: Console, *lines: str) -> None:
-    for line in lines:
-        console.print(Text(for_encoding(line, console.encoding)))

@@ -167,7 +167,7 @@ def facts(model: StagedModel, layout: str, unread: list[str] | None) -> Facts:
         tied_parameters=list(tied(model)),
         not_finite_parameters=not_finite(model),
         unread_parameters=unread,
-        layers=f"{dims.prelude_layers}-{dims.core_layers}-{dims.coda_layers}",
+        layers=dims.layers_by_stage,
         loops=dims.max_loops,
         hidden_size=dims.hidden_size,
         heads=dims.heads,

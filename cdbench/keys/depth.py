@@ -18,7 +18,7 @@ from cdbench.grammar import (
     parse_exit,
     parse_kv,
 )
-from cdbench.keys.section import Section
+from cdbench.keys.section import Bytes, FileName, Section
 from cdbench.later import refuse_later
 
 RULE_KEYS = ("threshold", "depth", "trace_file")
@@ -58,7 +58,7 @@ class ExitConfig(Section):
         None, description="Threshold of the rule, in the unit of its signal; null takes its default"
     )
     depth: int | None = Field(None, ge=1, description="Loops per later token, for rule fixed")
-    trace_file: str | None = Field(None, description="File of recorded depths, for rule trace")
+    trace_file: FileName | None = Field(None, description="File of recorded depths, for rule trace")
     min_loops: int = Field(1, ge=1, description="Floor on the executed depth, in loops")
     max_loops: int | None = Field(
         None, ge=1, description="Loops per token at full depth (R); null takes the model's own"
@@ -106,8 +106,8 @@ class KvConfig(Section):
         "per-loop",
         description="KV slots a core layer keeps: per-loop, first-shared, shared, slots:M",
     )
-    budget_bytes: int | None = Field(
-        None, ge=1, description="Most bytes of KV in use at once, in every mode; null: no limit"
+    budget_bytes: Bytes | None = Field(
+        None, description="Most bytes of KV in use at once, in every mode; null: no limit"
     )
     budget_fraction: float | None = Field(
         None,
@@ -115,9 +115,8 @@ class KvConfig(Section):
         le=1,
         description="The same as a share of the device's free memory, split among the modes",
     )
-    host_bytes: int | None = Field(
+    host_bytes: Bytes | None = Field(
         None,
-        ge=1,
         description="Most bytes of host memory for requests moved there under a KV budget; "
         "null: no limit",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ class KeyInfo:
     description: str
 
 
+@functools.cache  # asked several times for every cell of a sweep
 def sections() -> dict[str, type[Section]]:
     """The keys of ``RunConfig`` that hold keys of their own."""
     return {

@@ -23,12 +23,12 @@ from cdbench.grammar import (
     split_commas,
 )
 from cdbench.keys.depth import ExitConfig, KvConfig
-from cdbench.keys.section import Section, value_at
+from cdbench.keys.section import HIGHEST_PRICE, FileName, Section, value_at
 from cdbench.keys.serving import EngineConfig, RepeatsConfig, SamplingConfig, SloConfig
 from cdbench.keys.workload import WorkloadConfig
 from cdbench.later import LATER, refuse_later
 
-Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(split_commas)]
+Names = Annotated[tuple[FileName, ...], BeforeValidator(split_commas)]
 Work = Annotated[
     tuple[Literal["equal", "live"], ...], Field(min_length=1), BeforeValidator(split_commas)
 ]
@@ -41,9 +41,8 @@ def _default_dense(data: Mapping[str, Any]) -> tuple[str, ...]:
 class RunConfig(Section):
     """Everything ``cdbench run`` needs to know. Raises UsageError or pydantic's ValidationError."""
 
-    model: str = Field(
+    model: FileName = Field(
         resources.DEFAULT_MODEL,
-        min_length=1,
         description="The looped model: a demo name, a local directory or a hub id",
     )
     dense: Names = Field(
@@ -84,16 +83,18 @@ class RunConfig(Section):
     )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     workload: WorkloadConfig = Field(default_factory=WorkloadConfig)
-    stages: str = Field(
+    stages: FileName = Field(
         "measure",
-        min_length=1,
         description="Stage curves for the time bounds and the waterfall: measure (between the "
         "blocks), none, or a file that `cdbench stages` saved for this very set-up",
     )
     repeats: RepeatsConfig = Field(default_factory=RepeatsConfig)
     slo: SloConfig = Field(default_factory=SloConfig)
     price_per_hour: float | None = Field(
-        None, gt=0, description="Price of the machine per hour, in any currency"
+        None,
+        gt=0,
+        le=HIGHEST_PRICE,
+        description="Price of the machine per hour, in any currency",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where to run: auto takes CUDA where there is a device"
@@ -109,7 +110,9 @@ class RunConfig(Section):
         description="Layers of prelude, core and coda as P-C-K, in place of the model's own; for "
         "timing, with random weights only",
     )
-    out: str | None = Field(None, description="Run directory; null: results/runs/<date>-<name>")
+    out: FileName | None = Field(
+        None, description="Run directory; null: results/runs/<date>-<name>"
+    )
 
     @field_validator("model")
     @classmethod
@@ -125,7 +128,10 @@ class RunConfig(Section):
     @classmethod
     def _known_weights(cls, value: str) -> str:
         if value != "checkpoint" and not re.fullmatch(r"random:[0-9]{1,18}", value):
-            raise UsageError(f"weights: {value!r} is unknown; write checkpoint or random:SEED")
+            raise UsageError(
+                f"weights: {value!r} is unknown; write checkpoint, or random:SEED with a whole "
+                "number of up to 18 digits"
+            )
         return value
 
     @model_validator(mode="after")
@@ -143,6 +149,8 @@ class RunConfig(Section):
             raise UsageError(
                 "equal: memory needs a KV budget to share; add kv.budget_bytes or budget_fraction"
             )
+        if "equal" not in self.work:
+            self._refuse_equal_only()
         if self.exit.rule == "trace" and self.workload.depths != "recorded":
             raise UsageError(
                 f"workload.depths: {self.workload.depths} beside a trace, whose depths are "
@@ -152,6 +160,17 @@ class RunConfig(Section):
         for later in LATER:
             refuse_later(later.key, value_at(self, later.key))
         return self
+
+    def _refuse_equal_only(self) -> None:
+        """What says something of equal work alone is refused beside live work alone."""
+        alone = {"stages": ("measure", "none"), "equal": ("residents",)}
+        for key, neutral in alone.items():
+            value = getattr(self, key)
+            if value not in neutral:
+                raise UsageError(
+                    f"{key}: {value} is for equal work, which work: [live] leaves out; add equal "
+                    "to it, or drop the key"
+                )
 
     def _check_modes(self) -> None:
         for mode in self.resolved_modes:

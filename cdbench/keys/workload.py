@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -14,7 +14,7 @@ from cdbench.errors import UsageError
 from cdbench.grammar import (
     parse_depths,
 )
-from cdbench.keys.section import Section
+from cdbench.keys.section import MOST_REQUESTS, FileName, Section, Seed, Tokens, nameable
 from cdbench.workloads.arrivals import parse_arrivals
 from cdbench.workloads.lengths import parse_lengths
 
@@ -22,9 +22,8 @@ from cdbench.workloads.lengths import parse_lengths
 class WorkloadConfig(Section):
     """Which requests are timed."""
 
-    source: str = Field(
+    source: FileName = Field(
         "demo",
-        min_length=1,
         description="demo (questions of the tasks), random (token ids), "
         "trace (the requests of --exit trace:FILE), "
         "a json, jsonl, csv, parquet or txt file, or hf:NAME from the hub",
@@ -45,20 +44,19 @@ class WorkloadConfig(Section):
     )
     subset: str | None = Field(None, description="Configuration of a dataset on the hub")
     split: str | None = Field(None, description="Split of a dataset; null where it has one only")
-    requests: int = Field(224, ge=1, description="How many requests are timed")
+    requests: int = Field(224, ge=1, le=MOST_REQUESTS, description="How many requests are timed")
     prompt_tokens: int | str | None = Field(
         None,
         description="Cut or repeat prompts to this length, in tokens: N, A-B (uniform), or "
         "lognormal:MEDIAN:SIGMA; null: as they are",
     )
-    output: Literal["recorded", "reference"] | Annotated[int, Field(ge=1)] = Field(
+    output: Literal["recorded", "reference"] | Tokens = Field(
         "recorded",
         description="Outputs: recorded (until they stop), reference (forced to the known answer), "
         "or so many tokens each",
     )
-    max_new_tokens: int | None = Field(
+    max_new_tokens: Tokens | None = Field(
         None,
-        ge=1,
         description="Longest recorded output, in tokens; null: the task's, or 256 at most",
     )
     arrivals: str = Field(
@@ -71,8 +69,8 @@ class WorkloadConfig(Section):
         description="Executed depths of timed work: recorded, or synthetic and marked: full, "
         "shallow, bimodal, clustered, shallow-heavy, deep-heavy, serial:RHO",
     )
-    seed: int = Field(
-        0, ge=0, description="Seed that picks and orders the requests, their lengths and arrivals"
+    seed: Seed = Field(
+        0, description="Seed that picks and orders the requests, their lengths and arrivals"
     )
 
     @field_validator("prompt_tokens", mode="before")
@@ -91,7 +89,7 @@ class WorkloadConfig(Section):
     @field_validator("arrivals")
     @classmethod
     def _known_arrivals(cls, value: str) -> str:
-        return str(parse_arrivals(value))
+        return str(parse_arrivals(nameable(value)))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -64,14 +64,29 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Residents:
+    """Requests that the baseline and the mode held at once, where memory was equal and these not.
+
+    The mode's launches are wider then, so part of its speed-up has nothing to do with depth.
+    """
+
+    over: int
+    mode: int
+
+
+@dataclass(frozen=True)
 class Speedup:
-    """A measured ratio wall(over) / wall(mode), with the scope and the work it was measured in."""
+    """A measured ratio wall(over) / wall(mode), with the scope and the work it was measured in.
+
+    ``residents`` None: both sides held equally many requests.
+    """
 
     interval: Interval
     mode: str
     over: str
     scope: Scope
     work: Work = Work.EQUAL
+    residents: Residents | None = None
 
 
 class MismatchError(ValueError):
@@ -141,23 +156,48 @@ def realised(speedup: Speedup, bound: Bound) -> Interval:
     speed-up's, scaled.
 
     Raises:
-        MismatchError: scope, work or baseline do not match, or the bound is one for no speed-up.
+        MismatchError: ``no_share`` says why there is none.
+    """
+    why = no_share(speedup, bound)
+    if why is not None:
+        raise MismatchError(why)
+    return speedup.interval.scaled(1 / bound.value)
+
+
+def no_share(speedup: Speedup, bound: Bound) -> str | None:
+    """Why a speed-up must not be divided by a bound; None where it may.
+
+    Scope, work or baseline do not match, the bound is one for no speed-up, or it does not see that
+    the mode held more requests than the baseline. ``time_bound`` does: it costs the launches of
+    each side up to that side's own width.
     """
     if bound.name not in REALISED:
-        raise MismatchError(f"no speed-up has the scope of {bound.name}; use flop_bound")
+        return f"no speed-up has the scope of {bound.name}; use flop_bound"
     if speedup.scope != bound.scope:
-        raise MismatchError(
+        return (
             f"speed-up of {speedup.mode}: scope {speedup.scope}, but {bound.name} has scope "
             f"{bound.scope}; only equal scopes may be divided"
         )
     if speedup.work != Work.EQUAL:
-        raise MismatchError(f"speed-up of {speedup.mode}: live wall times never form a ratio")
+        return f"speed-up of {speedup.mode}: live wall times never form a ratio"
     if speedup.over != "static":
-        raise MismatchError(
+        return (
             f"speed-up of {speedup.mode}: measured over {speedup.over}, but {bound.name} is over "
             "static"
         )
-    return speedup.interval.scaled(1 / bound.value)
+    if speedup.residents is not None and bound.name != "time_bound":
+        return f"no share of {bound.name}: {unequal_words(speedup)}, which FLOPs do not see"
+    return None
+
+
+def unequal_words(speedup: Speedup) -> str:
+    """What is to be known of a speed-up whose sides held unequally many requests."""
+    held = speedup.residents
+    assert held is not None, "only said of unequal residents"
+    return (
+        f"in the same memory {speedup.mode} held {held.mode} requests at once and {speedup.over} "
+        f"{held.over}, so the speed-up is that of the width of launches as well"
+    )
 
 
 def realised_flop(speedup: Speedup, bound: Bound) -> Interval:

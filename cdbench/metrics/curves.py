@@ -20,12 +20,24 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 
-CurveStage = Literal["prelude", "core", "core_with_exit", "coda", "coda_with_exit", "prefill"]
-"""What is timed. ``…_with_exit``: with the signal, test and readback of the run's exit rule.
-``prefill``: all launches of one chunk of prompt tokens together; rows are its tokens."""
+CurveStage = Literal[
+    "prelude", "prelude_with_exit", "core", "core_with_exit", "coda", "coda_with_exit", "prefill"
+]
+"""What is timed. ``…_with_exit``: where tokens leave early by the run's exit rule. Its signal, test
+and readback are in the core (and in the coda, of a rule that reads logits), and a prelude settles
+the slots that the token before it never wrote. ``prefill``: all launches of one chunk of prompt
+tokens together; rows are its tokens."""
 
 CURVE_STAGES: tuple[CurveStage, ...] = get_args(CurveStage)
-WITHOUT_EXIT: dict[CurveStage, CurveStage] = {"core_with_exit": "core", "coda_with_exit": "coda"}
+LARGEST = 2**31
+"""No launch has more rows, and no row attends to more positions."""
+SHORTEST_S, LONGEST_S = 1e-12, 86_400.0
+"""What cannot be the time of a launch: sums over a run's launches would lose their meaning."""
+WITHOUT_EXIT: dict[CurveStage, CurveStage] = {
+    "prelude_with_exit": "prelude",
+    "core_with_exit": "core",
+    "coda_with_exit": "coda",
+}
 """Stages that cost as much as another where the exit rule computes nothing in them."""
 
 
@@ -64,8 +76,8 @@ class MeasuredCurves:
     A ``…_with_exit`` stage without points is its plain stage: the rule computes nothing there.
 
     Raises:
-        ValueError: a stage's points are no full grid of rows and contexts, or a time is not
-        positive.
+        ValueError: a stage's points are no full grid of rows and contexts, or a time is none that
+        a launch can take.
     """
 
     def __init__(self, points: Iterable[CurvePoint]) -> None:
@@ -82,6 +94,14 @@ class MeasuredCurves:
     def widest(self, stage: CurveStage) -> int:
         """The most rows that were measured. ValueError for a stage without points."""
         return int(self._grid(stage).rows[-1])
+
+    def narrowest(self, stage: CurveStage) -> int:
+        """The fewest rows that were measured. ValueError for a stage without points."""
+        return int(self._grid(stage).rows[0])
+
+    def contexts(self, stage: CurveStage) -> list[int]:
+        """The contexts measured, ascending. ValueError for a stage without points."""
+        return [int(context) for context in self._grid(stage).contexts]
 
     def launch_s(self, stage: CurveStage, rows: float, context: float) -> float:
         """Seconds of one launch. ValueError beyond the most rows measured, or for 0 rows."""
@@ -155,8 +175,15 @@ class _Grid:
                 f"curve {stage}: {len(points)} points are no grid of {len(rows)} widths and "
                 f"{len(contexts)} contexts"
             )
-        if rows[0] < 1 or contexts[0] < 0 or not all(0 < t < np.inf for t in times.values()):
-            raise ValueError(f"curve {stage}: rows and times must be above 0, and times finite")
+        if rows[0] < 1 or contexts[0] < 0 or max(rows[-1], contexts[-1]) > LARGEST:
+            raise ValueError(
+                f"curve {stage}: rows must be above 0, contexts not below, and both at most "
+                f"{LARGEST:,}"
+            )
+        if not all(SHORTEST_S <= t <= LONGEST_S for t in times.values()):
+            raise ValueError(
+                f"curve {stage}: times must be above 0, {SHORTEST_S:g} to {LONGEST_S:g} s"
+            )
         time_s = np.array([[times[b, c] for c in contexts] for b in rows], np.float64)
         return _Grid(np.array(rows, np.float64), np.array(contexts, np.float64), time_s)
 

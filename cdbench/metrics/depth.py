@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
+
 from cdbench.metrics.trace import RequestTrace, RunTrace
 
 
@@ -51,29 +54,30 @@ def mean_depth_by_position(requests: Iterable[RequestTrace], max_loops: int) -> 
 
 def mean_depth(trace: RunTrace) -> float | None:
     """Executed loops per later token. None without one."""
-    return _mean(executed for executed, _ in trace.later_depths())
+    return _mean(trace.later_depths.executed)
 
 
 def requested_depth(trace: RunTrace) -> float | None:
     """Loops per later token that the rule asked for at lag 0: the q̄ of the bounds."""
-    return _mean(requested for _, requested in trace.later_depths())
+    return _mean(trace.later_depths.requested)
 
 
 def mean_output_depth(trace: RunTrace) -> float | None:
     """Loops asked for per output token with first tokens at R: the q̄ of ``flop_bound_paper``."""
-    firsts = (trace.max_loops for r in trace.requests if r.tokens)
-    return _mean([*firsts, *(requested for _, requested in trace.later_depths())])
+    firsts = [trace.max_loops for r in trace.requests if r.tokens]
+    return _mean(np.concatenate([np.array(firsts, np.int64), trace.later_depths.requested]))
 
 
 def wasted_loops(trace: RunTrace) -> int:
     """Σ max(0, executed − requested) over later tokens, plus loops of cancelled tokens."""
-    waste = sum(max(0, executed - requested) for executed, requested in trace.later_depths())
-    return waste + trace.cancelled_loops
+    executed, requested = trace.later_depths
+    return int(np.maximum(executed - requested, 0).sum()) + trace.cancelled_loops
 
 
 def short_loops(trace: RunTrace) -> int:
     """Σ max(0, requested − executed) over later tokens: exits earlier than the rule's."""
-    return sum(max(0, requested - executed) for executed, requested in trace.later_depths())
+    executed, requested = trace.later_depths
+    return int(np.maximum(requested - executed, 0).sum())
 
 
 def token_loops(trace: RunTrace) -> int:
@@ -81,7 +85,7 @@ def token_loops(trace: RunTrace) -> int:
 
     Identity: equals ``core_decode_rows``.
     """
-    later = sum(executed for executed, _ in trace.later_depths())
+    later = int(trace.later_depths.executed.sum())
     return later + sum(r.stop_depth or 0 for r in trace.requests) + trace.cancelled_loops
 
 
@@ -93,6 +97,5 @@ def _histogram(requests: Iterable[RequestTrace], max_loops: int) -> tuple[int, .
     return tuple(counts)
 
 
-def _mean(depths: Iterable[int]) -> float | None:
-    values = list(depths)
-    return sum(values) / len(values) if values else None
+def _mean(depths_N: npt.NDArray[np.int64]) -> float | None:
+    return int(depths_N.sum()) / depths_N.size if depths_N.size else None

@@ -54,13 +54,15 @@ class Packing:
     curves: Curves
     width: int
     readout_every_loop: bool = False
+    prelude: CurveStage = "prelude"
     core: CurveStage = "core"
     coda: CurveStage = "coda"
 
     def with_exit(self) -> Packing:
-        """The same with what the exit rule costs: signal, test and readback at every loop."""
-        coda: CurveStage = "coda_with_exit" if self.readout_every_loop else "coda"
-        return replace(self, core="core_with_exit", coda=coda)
+        """The same with what early exits cost: signal, test and readback, and settled slots."""
+        return replace(
+            self, prelude="prelude_with_exit", core="core_with_exit", coda="coda_with_exit"
+        )
 
     def rows(self, tokens: LaterTokens) -> StageSums:
         """Rows of launches of each stage that these tokens need."""
@@ -85,7 +87,7 @@ class Packing:
 
     def row_s(self, contexts: FloatArray) -> RowTimes:
         """t̂ of each stage at these contexts, seconds a row ``[N]``."""
-        stages: tuple[CurveStage, ...] = ("prelude", self.core, self.coda)
+        stages = (self.prelude, self.core, self.coda)
         return RowTimes(*(self.curves.ideal_row_s(s, self.width, contexts) for s in stages))
 
 

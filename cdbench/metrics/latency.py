@@ -6,7 +6,9 @@ Only finished requests count. Latency runs from the scheduled arrival.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
+
+import numpy as np
 
 from cdbench.metrics.trace import Arrivals, RequestTrace, RunTrace, Slo
 
@@ -39,8 +41,8 @@ def tpot(trace: RunTrace) -> Samples:
 def itl(trace: RunTrace) -> Samples:
     """Gaps between consecutive tokens, s, pooled over requests."""
     with_gaps = [r for r in trace.finished if len(r.tokens) > 1]
-    gaps = (later - earlier for r in with_gaps for earlier, later in pairwise(r.token_s))
-    return Samples(tuple(gaps), len(with_gaps))
+    gaps = [np.diff(np.asarray(r.token_s, np.float64)).tolist() for r in with_gaps]
+    return Samples(tuple(chain.from_iterable(gaps)), len(with_gaps))
 
 
 def e2e(trace: RunTrace) -> Samples:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from cdbench.metrics.trace import RunTrace
 
 
@@ -26,13 +28,24 @@ def kv_bytes_per_token(trace: RunTrace) -> float | None:
     The entry of a later token is the row written while it was being produced, so a request's last
     token, never fed back, has none.
     """
+    total, tokens = _kept_bytes(trace)
+    return total / tokens if tokens else None
+
+
+def kv_bytes_per_request(trace: RunTrace) -> float | None:
+    """Mean KV bytes that a request has come to keep as it ends, over those with a token."""
+    served = sum(1 for r in trace.requests if r.tokens)
+    return _kept_bytes(trace)[0] / served if trace.kv is not None and served else None
+
+
+def _kept_bytes(trace: RunTrace) -> tuple[int, int]:
+    """KV bytes of all tokens, and how many there are; nothing without the shape of the KV."""
     if trace.kv is None:
-        return None
+        return 0, 0
     shape = trace.kv.shape
     prompts = sum(r.prompt_tokens for r in trace.requests if r.tokens)
-    later = [min(executed, shape.slots) for executed, _ in trace.later_depths()]
-    if prompts + len(later) == 0:
-        return None
+    later_N = np.minimum(trace.later_depths.executed, shape.slots)
     total = prompts * shape.bytes_per_token(shape.slots)
-    total += sum(shape.bytes_per_token(slots) for slots in later)
-    return total / (prompts + len(later))
+    for slots, count in zip(*np.unique(later_N, return_counts=True), strict=True):
+        total += int(count) * shape.bytes_per_token(int(slots))
+    return total, prompts + later_N.size

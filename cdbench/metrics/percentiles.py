@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
 
 # Fewer than two values above the percentile must have less than this chance.
 MISS_CHANCE = 0.01
@@ -37,7 +40,9 @@ def minimum_samples(q: float) -> int:
     return high
 
 
-def percentile(values: Sequence[float], q: float, *, distinct: int | None = None) -> float | None:
+def percentile(
+    values: Sequence[float] | FloatArray, q: float, *, distinct: int | None = None
+) -> float | None:
     """The q-th percentile (linear interpolation), in the unit of the values; None with too few.
 
     ``distinct`` is how many distinct requests the values come from, where that is not their number

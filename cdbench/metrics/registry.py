@@ -6,8 +6,10 @@ modes or the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from cdbench.metrics import depth, energy, latency, launches, memory, rates
 from cdbench.metrics.compared import COMPARED as COMPARED
@@ -35,8 +37,10 @@ def evaluate(trace: RunTrace) -> dict[str, float | None]:
     return {name: metric.compute(trace) for name, metric in METRICS.items()}
 
 
-def sample_percentile(metric: Metric, trace: RunTrace, q: float) -> float | None:
-    """The q-th percentile of a latency in one run; None below the minimum number of requests.
+def sample_percentiles(
+    metric: Metric, trace: RunTrace, qs: Sequence[float]
+) -> tuple[float | None, ...]:
+    """Percentiles of a latency in one run; None each below its minimum number of requests.
 
     Raises:
         ValueError: the metric has no samples.
@@ -44,7 +48,8 @@ def sample_percentile(metric: Metric, trace: RunTrace, q: float) -> float | None
     if metric.samples is None:
         raise ValueError(f"metric {metric.name} has no single values to take a percentile of")
     samples = metric.samples(trace)
-    return percentile(samples.values, q, distinct=samples.requests)
+    values_N = np.array(samples.values, np.float64)
+    return tuple(percentile(values_N, q, distinct=samples.requests) for q in qs)
 
 
 def _latency(

@@ -42,13 +42,14 @@ def window_tokens(
     trace: RunTrace, window: SteadyWindow, requested: Mapping[str, Sequence[int]]
 ) -> LaterTokens:
     """Later tokens that came out within a window, at the depths requested (by request id)."""
-    contexts, loops = [], []
+    contexts, loops = [np.empty(0)], [np.empty(0)]
     for request in trace.requests:
-        for i, when_s in enumerate(request.token_s[1:], start=1):
-            if window.holds(when_s):
-                contexts.append(request.prompt_tokens + i)
-                loops.append(requested[request.id][i])
-    return LaterTokens(np.array(contexts, np.float64), np.array(loops, np.float64))
+        token_s = np.asarray(request.token_s, np.float64)
+        inside = np.flatnonzero((token_s > window.opened_s) & (token_s <= window.closed_s))
+        later = inside[inside > 0]
+        contexts.append(request.prompt_tokens + later.astype(np.float64))
+        loops.append(np.asarray(requested[request.id], np.float64)[later])
+    return LaterTokens(np.concatenate(contexts), np.concatenate(loops))
 
 
 def steady_run(

@@ -7,10 +7,15 @@ runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FINISHED = frozenset({"stop", "length"})
 
@@ -135,6 +140,13 @@ class Slo:
     e2e_s: float | None = None
 
 
+class LaterDepths(NamedTuple):
+    """Depths of later tokens in the order of their requests, ``[N]`` each."""
+
+    executed: npt.NDArray[np.int64]
+    requested: npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class RunTrace:
     """One timed run of one mode. Times are seconds on one clock; ``wall_s`` is the timed region.
@@ -192,10 +204,14 @@ class RunTrace:
         """Seconds with at least one launch running (overlapping launches count once)."""
         return _covered(sorted((x.start_s, x.start_s + x.duration_s) for x in self.launches))
 
-    def later_depths(self) -> Iterator[tuple[int, int]]:
-        """(executed, requested) of every later token; first and stop tokens are left out."""
-        for request in self.requests:
-            yield from zip(request.executed_depths[1:], request.requested_depths[1:], strict=True)
+    @cached_property
+    def later_depths(self) -> LaterDepths:
+        """Depths of every later token; first and stop tokens are left out. Gathered once."""
+        import numpy as np  # here, since a configuration names arrivals and needs no arrays
+
+        executed = [d for r in self.requests for d in r.executed_depths[1:]]
+        requested = [d for r in self.requests for d in r.requested_depths[1:]]
+        return LaterDepths(np.array(executed, np.int64), np.array(requested, np.int64))
 
     def decode_launches(self, stage: str) -> list[LaunchTrace]:
         """Launches of ``stage`` with at least one decode row."""

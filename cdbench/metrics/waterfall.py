@@ -7,7 +7,7 @@ and a factor above 1 means that ``static`` suffers more from that effect.
 
 T(1)      requested loops of the later tokens (a count: every loop is worth the same)
 T(2)      t̂_prelude + requested loops·t̂_core + t̂_coda a token: ideal packing, own context
-T(3)      the same with the exit rule's signal, test and readback at every loop
+T(3)      the same with the exit rule's signal, test and readback at every loop, and settled slots
 T(4)      executed loops in place of the requested ones
 T(5)      launches made while fewer requests are runnable than the cap: at their own width
 T(6)      all other core launches as well
@@ -20,11 +20,15 @@ Between T(4) and T(7) launches go from ideal cost to the cost of their own width
 launch records the positions that its longest row attends to, not each row's, so the ideal cost of
 all tokens is handed out to a stage's launches in proportion to rows·t̂(context of the launch); what
 is handed out adds up to T(4) exactly.
+
+Where a mode held more requests than ``static`` in the same memory, its launches are wider, which
+has nothing to do with depth. Then T(2) stands twice: first with the launches of both sides no wider
+than those of the narrower, then with each side's own. The second row is ``WIDER_LAUNCHES``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +55,10 @@ EFFECTS = (
 )
 """The rows, in order. ``boundary_stages`` ends at the decode ``time_bound``, ``host_time`` at the
 measured decode speed-up, the last row at the end-to-end one."""
+
+BOUNDARY_STAGES = EFFECTS[1]
+WIDER_LAUNCHES = "wider_launches"
+"""The row after ``boundary_stages`` where the sides' widths differ; it ends at ``time_bound``."""
 
 ON_CURVES = EFFECTS.index("small_boundary_launches")
 IN_PLACE = EFFECTS.index("stage_curves")
@@ -155,7 +163,7 @@ def _launches(side: Side, executed: LaterTokens) -> tuple[_Launches, _Launches, 
     packing = side.actual
     rows, ideal_s = packing.rows(executed), packing.ideal_s(executed)
     return (
-        _stage(side, "prelude", "prelude", rows.prelude, ideal_s.prelude),
+        _stage(side, "prelude", packing.prelude, rows.prelude, ideal_s.prelude),
         _stage(side, "core", packing.core, rows.core, ideal_s.core),
         _stage(side, "coda", packing.coda, rows.coda, ideal_s.coda),
     )
@@ -193,27 +201,45 @@ def _decode_s(trace: RunTrace, launch: LaunchTrace) -> float:
 
 
 def waterfall(
-    runs: Iterable[RunTimes], mode: str, over: str, level: float = LEVEL
+    runs: Iterable[RunTimes],
+    mode: str,
+    over: str,
+    level: float = LEVEL,
+    narrow_s: Mapping[str, float] | None = None,
 ) -> tuple[Step, ...]:
     """The rows of a mode over another; empty without a whole block of both.
 
     A block's T(i) are sums over a mode's two runs. Factors and S_i are geometric means over blocks
-    with t intervals of this ``level``, so that the estimates multiply out exactly.
+    with t intervals of this ``level``, so that the estimates multiply out exactly. ``narrow_s``, by
+    mode: T(2) of a run at the width of the narrower side, where the widths differ.
     """
     kept = [run for run in runs if run.mode in (mode, over)]
     steps: list[Step] = []
     before: Sequence[float] | None = None
-    for place, effect in enumerate(EFFECTS):
-        walls = [BlockRun(run.block, run.mode, run.times[place]) for run in kept]
+    for effect, times in _columns(kept, narrow_s):
+        walls = [BlockRun(run.block, run.mode, t) for run, t in zip(kept, times, strict=True)]
         logs = log_ratios(walls, mode, over)
         changes = logs if before is None else [a - b for a, b in zip(logs, before, strict=True)]
         speedup, factor = geometric_mean(logs, level), geometric_mean(changes, level)
         if speedup is None or factor is None:
             return ()
-        over_t, mode_t = (_mean(kept, label, place) for label in (over, mode))
+        over_t, mode_t = (_mean(walls, label) for label in (over, mode))
         steps.append(Step(effect, speedup, factor, over_t, mode_t))
         before = logs
     return tuple(steps)
+
+
+def _columns(
+    runs: Sequence[RunTimes], narrow_s: Mapping[str, float] | None
+) -> Iterator[tuple[str, list[float]]]:
+    """Each effect with its T(i) of every run."""
+    for place, effect in enumerate(EFFECTS):
+        times = [run.times[place] for run in runs]
+        if effect != BOUNDARY_STAGES or narrow_s is None:
+            yield effect, times
+        else:
+            yield effect, [narrow_s[run.mode] for run in runs]
+            yield WIDER_LAUNCHES, times
 
 
 def curve_error(runs: Iterable[RunTimes], mode: str, level: float = LEVEL) -> Interval | None:
@@ -229,6 +255,6 @@ def curve_error(runs: Iterable[RunTimes], mode: str, level: float = LEVEL) -> In
     return None if ratio is None else ratio.shifted(-1)
 
 
-def _mean(runs: Iterable[RunTimes], mode: str, place: int) -> float:
-    values = [run.times[place] for run in runs if run.mode == mode]
+def _mean(walls: Iterable[BlockRun], mode: str) -> float:
+    values = [wall.wall_s for wall in walls if wall.mode == mode]
     return sum(values) / len(values)

@@ -68,9 +68,19 @@ class ModelDims:
     """Numbers per token that the readout gathers over the loops; 0: it is the last state alone."""
 
     @property
+    def layers_by_stage(self) -> str:
+        """Layers of prelude, core and coda as text, P-C-K."""
+        return f"{self.prelude_layers}-{self.core_layers}-{self.coda_layers}"
+
+    @property
     def has_halting(self) -> bool:
         """Whether the output is a halting-weighted mean of the states (ACT)."""
         return self.readout_values > 0
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` of ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
 
 
 class StageCost(NamedTuple):

@@ -5,6 +5,7 @@ Weights are copied straight into the wanted dtype and device. No code from a che
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -58,6 +59,11 @@ class LoadedModel:
     files: tuple[Path, ...] = field(default=(), repr=False)
     weight_seed: int | None = None
     layers: str | None = None
+
+    @property
+    def weights(self) -> str:
+        """Its weights as the configuration says it: ``checkpoint`` or ``random:SEED``."""
+        return "checkpoint" if self.weight_seed is None else f"random:{self.weight_seed}"
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. UsageError without a tokenizer."""
@@ -207,10 +213,11 @@ def locate(source: str, with_weights: bool = True) -> Path:
     name = resources.canonical_model(source)
     if name in resources.demo_names():
         return resources.demo_path(name)
-    path = Path(source).expanduser()
-    if path.is_dir():
+    # os.path: a name that no file can have is no error there, and a home of nobody no home.
+    path = Path(os.path.expanduser(source))
+    if os.path.isdir(path):
         return path
-    if path.exists():
+    if os.path.exists(path):
         raise UsageError(f"model {source!r}: is a file; point at the checkpoint's directory")
     if HUB_ID.fullmatch(source):
         return _from_hub(source, with_weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdbench.errors import UsageError
 from cdbench.metrics.sustained import OfferedLoad
 from cdbench.profile.served import (
     Served,
@@ -24,16 +25,22 @@ from cdbench.sweep.directory import SweepDirectory
 from cdbench.sweep.figures import Figure, value
 from cdbench.sweep.sustained import Trial, offered_rate, setting_of, sustained_words
 
+UNREADABLE = "unreadable"
+"""The state of a cell that has finished and whose raw records cannot be read."""
 LATENCIES = ("ttft", "tpot", "e2e")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell, its record, and the raw runs behind it; ``served`` None where it has not finished."""
+    """A cell, its record, and the raw runs behind it; ``served`` None where it has not finished.
+
+    ``unreadable`` says why its raw records cannot be read, where they cannot.
+    """
 
     cell: Cell
     record: ProfileCell
     served: Served | None
+    unreadable: str | None = None
 
 
 def measured_cell(
@@ -52,7 +59,10 @@ def measured_cell(
     result = results[0] if results else None
     if result is None or mode not in result.modes:
         return Measured(cell, record, None)
-    runs = served(directory.cell(cell, 1), result, mode)
+    try:
+        runs = served(directory.cell(cell, 1), result, mode)
+    except UsageError as error:
+        return Measured(cell, record.model_copy(update={"state": UNREADABLE}), None, str(error))
     return Measured(cell, _with_numbers(record, result, runs, mode, slo), runs)
 
 

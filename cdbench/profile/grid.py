@@ -8,9 +8,11 @@ from typing import Any
 
 from cdbench import resources
 from cdbench.bench.directory import slug
-from cdbench.config import Tree, read_tree, set_layer, with_keys
+from cdbench.config import Tree, parse_mode, read_tree, set_layer, with_keys
 from cdbench.errors import UsageError
+from cdbench.metrics.trace import Arrivals
 from cdbench.sweep.file import SweepFile, parse_sweep
+from cdbench.workloads.arrivals import ArrivalSpec
 
 NONE = "none"
 
@@ -27,6 +29,15 @@ class Axes:
     max_loops: Sequence[int] = ()
     widths: Sequence[int] = ()
     rates: Sequence[float] = ()
+
+
+def check_axes(axes: Axes, mode: str) -> None:
+    """Raise UsageError where an axis would change nothing of what the mode does."""
+    if axes.thresholds and not parse_mode(mode).adaptive:
+        raise UsageError(
+            f"--thresholds: under mode {mode} no token exits early, so they change nothing; use "
+            "--mode cdb or lockstep"
+        )
 
 
 def profile_base(config: str | None, overrides: Sequence[str], flags: Tree, mode: str) -> Tree:
@@ -65,7 +76,8 @@ def profile_sweep(base: Tree, axes: Axes, name: str) -> SweepFile:
         base = {**base, "engine": kept}
         grid["engine.max_residents"] = list(axes.widths)
     if axes.rates:
-        grid["workload.arrivals"] = [f"open-loop:{rate:g}" for rate in axes.rates]
+        arrivals = (ArrivalSpec(Arrivals.OPEN_LOOP, rate=rate) for rate in axes.rates)
+        grid["workload.arrivals"] = [str(spec) for spec in arrivals]
     return parse_sweep({"name": name, "base": base, "grid": grid}, "profile")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdbench.errors import UsageError
 from cdbench.metrics.latency import meets
 from cdbench.metrics.trace import FINISHED, Slo
 from cdbench.schema import REQUESTS_FILE, IntervalRecord, RequestRecord, Result, read_requests
@@ -41,12 +42,21 @@ class Served:
 
 
 def served(directory: Path, result: Result, mode: str) -> Served:
-    """The timed runs of a mode in a run directory. UsageError where its records cannot be read."""
+    """The timed runs of a mode in a run directory.
+
+    Raises UsageError where its records cannot be read, or are not all there.
+    """
     runs: dict[Place, list[RequestRecord]] = defaultdict(list)
     for record in read_requests(directory / REQUESTS_FILE):
         if record.work == "equal" and record.mode == mode and record.block is not None:
             runs[record.block, record.order or 0].append(record)
     walls = {(b.index, b.order): b.wall_s for b in result.blocks if b.mode == mode}
+    counts = {len(runs.get(place, ())) for place in walls}
+    if 0 in counts or len(counts) > 1:
+        raise UsageError(
+            f"{directory / REQUESTS_FILE}: holds {min(counts)} to {max(counts)} requests of a "
+            f"timed run of {mode}, not equally many of each; it has been cut off or changed"
+        )
     return Served({place: tuple(found) for place, found in runs.items() if place in walls}, walls)
 
 

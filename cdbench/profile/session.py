@@ -42,7 +42,7 @@ def profile_document(
 ) -> ProfileDocument:
     """What the finished cells show. It runs nothing: other targets can be asked of the same runs.
 
-    Raises UsageError where a cell's records cannot be read.
+    A cell whose records cannot be read is noted, and counts as one that has not run.
     """
     cells = [
         measured_cell(directory, cell, seen, mode, slo)
@@ -66,8 +66,17 @@ def profile_document(
         recommendation=chosen,
         sustained=sustained(cells, slo),
         exits=_exits(cells, chosen.cell, mode),
-        notes=swept.notes,
+        notes=[*swept.notes, *_unreadable(cells)],
     )
+
+
+def _unreadable(cells: Sequence[Measured]) -> list[str]:
+    return [
+        f"cell {found.record.number}: {found.unreadable}; move {found.cell.hash} away and it runs "
+        "again"
+        for found in cells
+        if found.unreadable is not None
+    ]
 
 
 def write_profile(directory: SweepDirectory, document: ProfileDocument) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cdbench.render.formats import Kind
+from cdbench.render.intervals import interval_cell
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.schema import IntervalRecord
 from cdbench.schema.exits import ExitDistributions, TaskDifference
 from cdbench.stats.distributions import MIN_REQUESTS
 
@@ -50,7 +50,7 @@ def _difference_table(exits: ExitDistributions) -> Table:
         Column("tasks", align="left"),
         Column("mean depth difference", unit="loops"),
         Column("distance"),
-        Column("by chance", priority=1),
+        Column("distance by chance", priority=1),
         Column("p (Holm)"),
         Column("alike?", align="left"),
     )
@@ -77,10 +77,3 @@ def _difference_table(exits: ExitDistributions) -> Table:
 def difference_words(pair: TaskDifference) -> str:
     """``differ`` where chance would not do it (5 %, all pairs together), else ``cannot tell``."""
     return "differ" if pair.adjusted_p is not None and pair.adjusted_p <= 0.05 else "cannot tell"
-
-
-def interval_cell(record: IntervalRecord | None, kind: Kind = Kind.NUMBER) -> Cell:
-    """An interval as a cell; a dash where there is none."""
-    if record is None:
-        return text("-")
-    return Cell(record.estimate, kind, record.low, record.high)

@@ -131,8 +131,12 @@ _ASCII = str.maketrans(
         "±": "+-",
         "÷": "/",
         "µ": "u",
-        "█": "#",
-        "̄": "",
+        "─": "-",
+        "°": "deg",
+        "\u00a0": " ",
+        "\u0302": "",  # a hat over the letter before
+        "\u0304": "",  # a bar over it
+        **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
         "’": "'",
     }
 )

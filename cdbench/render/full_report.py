@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from cdbench.metrics.percentiles import minimum_samples
+from cdbench.render.asked import asked_tables
 from cdbench.render.bounds import bounds_table
 from cdbench.render.exit_report import exit_tables
 from cdbench.render.formats import Kind
-from cdbench.render.run_report import comparison, speedup_cell, timed_adaptive
+from cdbench.render.intervals import interval_cell
+from cdbench.render.machine_report import machine_table
+from cdbench.render.metric_table import known, metric_table
+from cdbench.render.run_report import comparison, level_words, speedup_cell, timed_adaptive
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.render.waterfall import waterfall_tables
-from cdbench.schema import IntervalRecord, ModeResult, Result
+from cdbench.schema import ModeResult, Result
 
 RATES = (
     ("output_throughput", Kind.NUMBER),
@@ -22,9 +26,7 @@ RATES = (
 WHERE_KNOWN = (
     ("steady_throughput", Kind.NUMBER),
     ("energy_per_token", Kind.NUMBER),
-    ("cost_per_million_tokens", Kind.NUMBER),
     ("peak_device_bytes", Kind.BYTES),
-    ("goodput", Kind.NUMBER),
 )
 """Rates that show only where some mode has them."""
 LAUNCHES = (
@@ -38,20 +40,25 @@ LAUNCHES = (
 )
 LATENCIES = ("ttft", "tpot", "e2e", "normalized_latency")
 PERCENTILES = ("p50", "p90", "p95", "p99")
+LATENCY_WORDS = (
+    "Percentiles over requests. ttft: arrival to first token; tpot: time per later token; e2e: "
+    "arrival to last token; normalized_latency: e2e per output token."
+)
 
 
 def full_tables(result: Result) -> list[Table]:
     """Every table with something in it."""
+    launches = "launches of one timed run, mean over the timed runs"
     tables = (
+        *asked_tables(result),
+        _pair_table(result),
         _rates(result),
         latency_table(result),
-        _by_metric(result, LAUNCHES, "launches of one timed run"),
-        _pair_table(result),
-        _break_even_table(result),
+        metric_table(result, LAUNCHES, launches, all_stay=False),
         bounds_table(result),
         *waterfall_tables(result),
         *(exit_tables(result.exits) if result.exits is not None else ()),
-        _machine_table(result),
+        machine_table(result),
     )
     return [table for table in tables if table.rows or table.notes]
 
@@ -73,60 +80,13 @@ def latency_table(result: Result) -> Table:
         if any(mode.metrics.get(name) is not None for _, mode in timed)
     )
     hidden = [q for q in PERCENTILES if q not in shown]
-    notes = []
+    notes = [LATENCY_WORDS] if rows else []
     if rows and hidden:
         needs = ", ".join(f"{q} {minimum_samples(float(q[1:])):,}" for q in hidden)
         notes.append(f"{n:,} requests are too few for {', '.join(hidden)} (needs {needs}).")
     if rows and result.workload.arrivals == "all-at-once":
         notes.append("All requests arrive at once, so e2e is mostly queueing; no ttft is shown.")
     return Table(columns, rows, "latency, mean over repeats of each percentile", tuple(notes))
-
-
-def _break_even_table(result: Result) -> Table:
-    columns = (
-        Column("on equal work", align="left"),
-        Column("an hour may cost, of the other's"),
-        Column("price at which the other costs the same"),
-    )
-    rows = tuple(
-        Row(
-            (
-                text(f"{found.mode} against {found.over}"),
-                _spread_cell(found.price_ratio, Kind.RATIO),
-                _spread_cell(found.baseline_price_per_hour, Kind.NUMBER),
-            )
-        )
-        for found in result.break_even
-    )
-    return Table(columns, rows, "break-even prices per hour, end to end")
-
-
-def _machine_table(result: Result) -> Table:
-    """What the run saw of the machine around its timed repeats."""
-    seen = result.environment
-    columns = (
-        Column("machine", align="left"),
-        Column("median"),
-        Column("least", priority=1),
-        Column("most"),
-    )
-    if seen is None:
-        return Table(columns, ())
-    rows = tuple(
-        Row((text(name), *(Cell(value) for value in (found.median, found.low, found.high))))
-        for name, found in seen.figures.items()
-    )
-    notes = [
-        "Around every repeat. crowding: share of the cores computed on that other processes must "
-        "have taken; waiting: share of the threads' time spent ready without a core."
-    ]
-    if seen.unreadable:
-        notes.append(f"This machine does not tell: {', '.join(seen.unreadable)}.")
-    return Table(columns, rows, f"the machine over {seen.repeats} timed repeats", tuple(notes))
-
-
-def _spread_cell(interval: IntervalRecord, kind: Kind) -> Cell:
-    return Cell(interval.estimate, kind, interval.low, interval.high)
 
 
 def _has(mode: ModeResult, q: str) -> bool:
@@ -139,32 +99,10 @@ def _percentile(mode: ModeResult, name: str, q: str, n: int) -> Cell:
 
 
 def _rates(result: Result) -> Table:
-    known = tuple(
-        (name, kind)
-        for name, kind in WHERE_KNOWN
-        if any(mode.metrics.get(name) is not None for mode in result.modes.values())
-    )
-    return _by_metric(result, (*RATES, *known), "equal work, mean over the timed runs")
-
-
-def _by_metric(result: Result, metrics: tuple[tuple[str, Kind], ...], title: str) -> Table:
-    timed = {label: mode for label, mode in result.modes.items() if mode.metrics}
-    columns = (
-        Column("mode", align="left"),
-        *(Column(name, priority=place) for place, (name, _) in enumerate(metrics)),
-    )
-    rows = tuple(
-        Row((text(label), *(_metric_cell(mode, name, kind) for name, kind in metrics)))
-        for label, mode in timed.items()
-    )
-    return Table(columns, rows, title)
-
-
-def _metric_cell(mode: ModeResult, name: str, kind: Kind) -> Cell:
-    interval = mode.intervals.get(name)
-    if interval is not None:
-        return Cell(mode.metrics.get(name), kind, interval.low, interval.high)
-    return Cell(mode.metrics.get(name), kind)
+    notes = (f"In brackets: {level_words(result)} t intervals over blocks, where a figure varies.",)
+    metrics = (*RATES, *known(result, WHERE_KNOWN))
+    title = "rates on equal work, mean over the timed runs"
+    return metric_table(result, metrics, title, notes, all_stay=False)
 
 
 def _pair_table(result: Result) -> Table:
@@ -200,4 +138,4 @@ def _pair_table(result: Result) -> Table:
 def _moved_cell(result: Result, mode: str, over: str) -> Cell:
     found = comparison(result, mode, over, "e2e")
     moved = found.over_requests if found is not None else None
-    return text("-") if moved is None else _spread_cell(moved, Kind.RATIO)
+    return interval_cell(moved, Kind.RATIO)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdbench.render.exit_report import exit_tables, interval_cell
+from cdbench.render.exit_report import exit_tables
 from cdbench.render.formats import Kind
+from cdbench.render.intervals import interval_cell
 from cdbench.render.sweep_report import short_names
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.schema.profile import ProfileCell, ProfileDocument, SloRecord
-from cdbench.sweep.cells import plain
+from cdbench.sweep.changes import plain
 
+MAX_LOOPS = "exit.max_loops"
 SHOWN = ("p50", "p90", "p95", "p99")
 
 
@@ -26,21 +28,22 @@ def tables(document: ProfileDocument) -> Iterator[Table]:
 
 def cell_table(document: ProfileDocument) -> Table:
     """Setting, depth, rates, accuracy and the verdict on the targets, a line a cell."""
+    answered = any(cell.accuracy is not None for cell in document.cells)
     columns = (
         *_setting_columns(document),
-        Column("accuracy", direction="up", priority=1),
+        *([Column("accuracy", direction="up", priority=1)] if answered else []),
         Column("mean depth", unit="loops", direction="down"),
         Column("tokens/s", direction="up", priority=2),
         Column("goodput", unit="req/s", direction="up"),
         Column("within targets", direction="up"),
         Column("targets", align="left"),
-        Column("verdict", align="left", priority=3),
+        Column("verdict", align="left"),
     )
     rows = tuple(
         Row(
             (
                 *_setting(cell, document),
-                interval_cell(cell.accuracy, Kind.PERCENT),
+                *([interval_cell(cell.accuracy, Kind.PERCENT)] if answered else []),
                 Cell(cell.mean_depth),
                 interval_cell(cell.output_throughput),
                 interval_cell(cell.goodput),
@@ -53,23 +56,26 @@ def cell_table(document: ProfileDocument) -> Table:
         for cell in document.cells
     )
     notes = [f"Profile of {document.mode}. Targets: {target_words(document.slo)}.", *document.notes]
-    if all(cell.accuracy is None for cell in document.cells):
+    if not answered:
         notes.insert(1, "Accuracy was not measured (work: [live, equal] does).")
     return Table(columns, rows, notes=tuple(notes))
 
 
 def latency_table(document: ProfileDocument) -> Table:
-    """Percentiles of each latency, a line a cell."""
-    latencies = [
-        name for name in ("ttft", "tpot", "e2e") if any(_has(c, name) for c in document.cells)
+    """Percentiles of each latency, a line a cell; those that no cell has are left out."""
+    cells = document.cells
+    shown = [
+        (name, [q for q in SHOWN if any(_percentile(c, name, q) is not None for c in cells)])
+        for name in ("ttft", "tpot", "e2e")
     ]
     columns = (
         *_setting_columns(document),
         Column("requests"),
         *(
-            Column(f"{name} {q}", direction="down", priority=place if q != "p99" else 0)
-            for place, name in enumerate(latencies, start=1)
-            for q in SHOWN
+            # The highest that there is stays where there is little room.
+            Column(f"{name} {q}", direction="down", priority=0 if q == found[-1] else place)
+            for place, (name, found) in enumerate(shown, start=1)
+            for q in found
         ),
     )
     rows = tuple(
@@ -78,15 +84,15 @@ def latency_table(document: ProfileDocument) -> Table:
                 *_setting(cell, document),
                 Cell(float(cell.requests), Kind.COUNT),
                 *(
-                    Cell(cell.percentiles.get(name, {}).get(q), Kind.SECONDS)
-                    for name in latencies
-                    for q in SHOWN
+                    Cell(_percentile(cell, name, q), Kind.SECONDS)
+                    for name, found in shown
+                    for q in found
                 ),
             )
         )
-        for cell in document.cells
+        for cell in cells
     )
-    note = "n/a: too few distinct requests for the percentile (11 p50, 64 p90, 130 p95, 662 p99)."
+    note = "A percentile needs so many distinct requests: 11 p50, 64 p90, 130 p95, 662 p99."
     return Table(columns, rows, "latencies, mean over the timed runs", notes=(note,))
 
 
@@ -95,7 +101,7 @@ def tail_table(document: ProfileDocument) -> Table:
     measured = [cell for cell in document.cells if cell.tail is not None]
     columns = (
         *_setting_columns(document),
-        Column("R"),
+        *([] if _varies(document) else [Column("R")]),
         Column("tail"),
         Column("tpot tail/p50", direction="down"),
         Column("e2e tail/p50", direction="down", priority=2),
@@ -105,7 +111,7 @@ def tail_table(document: ProfileDocument) -> Table:
         Column("of the slowest tenth"),
     )
     rows = tuple(
-        Row((*_setting(cell, document), *_tail(cell)))
+        Row((*_setting(cell, document), *([] if _varies(document) else _loops(cell)), *_tail(cell)))
         for cell in sorted(measured, key=lambda c: (c.max_loops or 0, c.number))
     )
     note = (
@@ -115,12 +121,20 @@ def tail_table(document: ProfileDocument) -> Table:
     return Table(columns, rows, "the tail by max_loops (R)", notes=(note,))
 
 
+def _varies(document: ProfileDocument) -> bool:
+    """Whether R has a column already, as a key that varies."""
+    return MAX_LOOPS in _unlike(document)
+
+
+def _loops(cell: ProfileCell) -> list[Cell]:
+    return [Cell(cell.max_loops, Kind.COUNT)]
+
+
 def _tail(cell: ProfileCell) -> tuple[Cell, ...]:
     found = cell.tail
     assert found is not None, "only measured cells are listed"
     q = "n/a" if found.percentile is None else f"p{found.percentile:g}"
     return (
-        Cell(cell.max_loops, Kind.COUNT),
         text(q),
         Cell(found.tpot_ratio, Kind.RATIO),
         Cell(found.e2e_ratio, Kind.RATIO),
@@ -169,5 +183,5 @@ def _setting(cell: ProfileCell, document: ProfileDocument) -> tuple[Cell, ...]:
     )
 
 
-def _has(cell: ProfileCell, latency: str) -> bool:
-    return any(v is not None for v in cell.percentiles.get(latency, {}).values())
+def _percentile(cell: ProfileCell, latency: str, q: str) -> float | None:
+    return cell.percentiles.get(latency, {}).get(q)

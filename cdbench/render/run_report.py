@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cdbench.render.formats import Kind, si_bytes
+from cdbench.render.intervals import interval_cell
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.schema import (
+    Accuracy,
     Comparison,
     ExitSettings,
     Manifest,
@@ -15,7 +17,7 @@ from cdbench.schema import (
     Result,
     Workload,
 )
-from cdbench.stats.blocks import MIN_BLOCKS
+from cdbench.stats.blocks import LEVEL, MIN_BLOCKS
 
 ACCURACY_WORDS = {
     "within": "within 1 pt of static",
@@ -27,12 +29,14 @@ ACCURACY_WORDS = {
 def model_lines(facts: ModelFacts, where: Manifest, exit_text: str) -> list[str]:
     """The static facts, before any number is measured."""
     device = where.device.name or where.cpu.model or "CPU"
+    threads = f"{where.torch_threads} thread{'' if where.torch_threads == 1 else 's'}"
     lines = [
         f"model     {facts.name} ({facts.model_type}), {facts.parameters:,} parameters, "
-        f"up to {facts.max_loops} loops, cost ratio {facts.cost_ratio:.2f}, "
-        f"KV {si_bytes(facts.kv_bytes_per_token)} per token ({facts.kv_layout})",
+        f"up to {facts.max_loops} loops, cost ratio {facts.cost_ratio:.2f} (FLOPs of prelude and "
+        f"coda / those of a loop), KV {si_bytes(facts.kv_bytes_per_token)} per token "
+        f"({facts.kv_layout})",
         f"machine   {device}, {facts.device}, {facts.dtype}, "
-        f"{where.torch_threads} threads, torch {where.packages.get('torch')}",
+        f"{threads}, torch {where.packages.get('torch')}",
         f"exit      {exit_text}",
         *(f"note      {note}" for note in facts.notes),
     ]
@@ -78,13 +82,13 @@ def main_table(result: Result) -> Table:
     columns = [
         Column("mode", align="left"),
         Column("accuracy", direction="up"),
-        Column("mean depth", unit="loops", direction="down", priority=2),
+        Column("mean depth", unit="loops", direction="down", priority=3),
         Column("tokens/s", direction="up", priority=1),
         *(
-            Column(f"over {over}", direction="up", priority=3 if over.startswith("dense") else 0)
+            Column(f"over {over}", direction="up", priority=4 if over.startswith("dense") else 0)
             for over in overs
         ),
-        Column("accuracy verdict", align="left", priority=1),
+        Column("accuracy verdict", align="left", priority=2),
     ]
     rows = [
         Row(
@@ -92,7 +96,7 @@ def main_table(result: Result) -> Table:
                 text(label, mode.note),
                 _accuracy_cell(result, label),
                 _depth_cell(mode),
-                Cell(mode.metrics.get("output_throughput")),
+                _rate_cell(mode),
                 *(speedup_cell(result, label, over, "e2e") for over in overs),
                 text(_verdict(result, label)),
             ),
@@ -113,6 +117,11 @@ def comparison(result: Result, mode: str, over: str, scope: str) -> Comparison |
     return next(
         (c for c in result.comparisons if (c.mode, c.over, c.scope) == (mode, over, scope)), None
     )
+
+
+def level_words(result: Result) -> str:
+    """The level of the run's intervals over blocks: above 95 % where several looks share it."""
+    return f"{100 * (LEVEL if result.looks is None else result.looks.level):.6g} %"
 
 
 def timed_adaptive(result: Result) -> list[str]:
@@ -143,7 +152,14 @@ def _accuracy_cell(result: Result, label: str) -> Cell:
     found = result.accuracy.modes.get(label) if result.accuracy is not None else None
     if found is None:
         return text("-")
-    return Cell(found.rate.estimate, Kind.PERCENT)
+    return interval_cell(found.rate, Kind.PERCENT)
+
+
+def _rate_cell(mode: ModeResult) -> Cell:
+    over_blocks = mode.intervals.get("output_throughput")
+    if over_blocks is None:
+        return Cell(mode.metrics.get("output_throughput"))
+    return interval_cell(over_blocks)
 
 
 def _depth_cell(mode: ModeResult) -> Cell:
@@ -169,18 +185,32 @@ def _table_notes(result: Result) -> Iterator[str]:
     blocks = max((c.speedup.n for c in result.comparisons), default=0)
     if blocks:
         over = "1 interleaved block" if blocks == 1 else f"{blocks} interleaved blocks"
-        interval = " with a 95 % interval" if blocks >= MIN_BLOCKS else ", too few for an interval"
-        yield (
-            "Speed-ups: wall time on equal work, end to end (prompts and first tokens included), "
-            f"geometric mean over {over}{interval}."
+        interval = (
+            f" with a {level_words(result)} interval: the machine's noise, not that of other "
+            "requests"
+            if blocks >= MIN_BLOCKS
+            else ", too few for an interval"
         )
-    if result.accuracy is not None:
-        asked = sorted({mode.rate.n for mode in result.accuracy.modes.values()})
-        n = f"{asked[-1]:,} questions" + (f" ({asked[0]:,} of them)" if len(asked) > 1 else "")
         yield (
-            f"Accuracy and mean depth: the live pass, each mode's own text on {n}, exact match of "
-            "the final answer."
+            "'over' a mode: how many times as fast as that mode the same work was done, by wall "
+            "time end to end (prompts and first tokens included), geometric mean over "
+            f"{over}{interval}."
+        )
+        yield "tokens/s: output tokens of the same work / its whole wall, mean over the timed runs."
+    if result.accuracy is not None:
+        yield (
+            "Accuracy and mean depth: the live pass, each mode's own text on "
+            f"{_question_words(result.accuracy)}, exact match of the final answer; in brackets "
+            "95 % intervals. Depths are of later tokens: a request's first token does not count."
         )
         timed = result.modes["cdb"].metrics.get("mean_depth") if "cdb" in result.modes else None
         if timed is not None:
-            yield f"The timed sample of it has a mean depth of {timed:.3g} under cdb."
+            yield f"The requests that were timed have a mean depth of {timed:.3g} loops under cdb."
+
+
+def _question_words(accuracy: Accuracy) -> str:
+    """How many questions were answered, and by which modes fewer of them."""
+    asked = {label: mode.rate.n for label, mode in accuracy.modes.items()}
+    most = max(asked.values())
+    fewer = ", ".join(f"{label} on {n:,} of them" for label, n in asked.items() if n < most)
+    return f"{most:,} questions" + (f" ({fewer})" if fewer else "")

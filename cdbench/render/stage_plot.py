@@ -7,15 +7,18 @@ without a display.
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
 from cdbench.metrics.curves import CurveStage
+from cdbench.schema.files import write_whole
 from cdbench.schema.stages import StageCurves, StagePoint
 
 PANEL_INCHES = (4.6, 2.9)
 MICROSECOND = 1e6
+
+MARK = "cdbench stage curves"
+"""The title in the file, by which a picture is known again."""
 
 
 def write_plot(path: Path, document: StageCurves) -> None:
@@ -23,11 +26,17 @@ def write_plot(path: Path, document: StageCurves) -> None:
     picture = io.BytesIO()
     figure = draw(document)
     # Without the date the same curves give the same file.
-    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    metadata = {"Title": MARK} | ({"Date": None} if path.suffix == ".svg" else {})
     figure.savefig(picture, format=path.suffix.removeprefix("."), metadata=metadata)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(picture.getvalue())
-    os.replace(partial, path)
+    write_whole(path, picture.getvalue())
+
+
+def is_plot(path: Path) -> bool:
+    """Whether a file is a picture that ``write_plot`` made, by the title that it keeps in it."""
+    try:
+        return MARK.encode() in path.read_bytes()
+    except OSError:
+        return False
 
 
 def draw(document: StageCurves) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 from cdbench.metrics.registry import METRICS
 from cdbench.render.formats import Kind, seconds
 from cdbench.render.table import Cell, Column, Direction, Row, Table, text
 from cdbench.schema.sweep import SweepCell, SweepDocument, SweepEstimate
 from cdbench.stats.blocks import MIN_BLOCKS
-from cdbench.sweep.cells import plain
+from cdbench.sweep.changes import plain
 
 UNIT_KINDS = {"s": Kind.SECONDS, "s/token": Kind.SECONDS, "fraction": Kind.PERCENT}
 
@@ -47,30 +48,72 @@ def _left(cell: SweepCell, estimate: SweepEstimate | None) -> float | None:
     return None if one is None else waiting * one
 
 
+def summary_tables(document: SweepDocument, fits: Callable[[Table], bool]) -> Iterator[Table]:
+    """The summary in as many tables as it takes for every figure to be shown.
+
+    Where not even two figures stand side by side it is one table, to be printed as records.
+    """
+    parts = _parts(document, fits)
+    if len(parts) > 1 and len(parts[0]) < 2:
+        parts = [list(document.columns)]
+    for number, names in enumerate(parts, start=1):
+        last = number == len(parts)
+        notes = _notes(document) if last else []
+        yield _summary(document, names, notes, verdicts=last)
+
+
+def _parts(document: SweepDocument, fits: Callable[[Table], bool]) -> list[list[str]]:
+    """The columns in their order, in as few tables as fit and as even ones as may be."""
+    left, parts = list(document.columns), []
+    while left:
+        count = next(
+            (n for n in range(len(left), 1, -1) if fits(_summary(document, left[:n], []))), 1
+        )
+        parts.append(left[:count])
+        left = left[count:]
+    if not parts:
+        return [[]]
+    names, size = document.columns, -(-len(document.columns) // len(parts))
+    even = [names[start : start + size] for start in range(0, len(names), size)]
+    return even if all(fits(_summary(document, part, [])) for part in even) else parts
+
+
 def summary_table(document: SweepDocument) -> Table:
     """The changed keys and the figures of every cell, with intervals where there are any."""
+    return _summary(document, document.columns, _notes(document))
+
+
+def _summary(
+    document: SweepDocument, names: Sequence[str], notes: Sequence[str], verdicts: bool = True
+) -> Table:
     titles = short_names(document.varied)
-    columns = (
-        Column("cell"),
-        *(Column(titles[key]) for key in document.varied),
-        *(
-            Column(name, direction=_direction(name), priority=place)
-            for place, name in enumerate(document.columns)
-        ),
-        Column("verdict", align="left"),
-    )
-    rows = tuple(
-        Row(
-            (
-                text(str(cell.number)),
-                *_changed(cell, document.varied),
-                *(_figure(cell, name) for name in document.columns),
-                text(state_words(cell), note=_why(cell)),
-            )
-        )
+    columns = [Column("cell"), *(Column(titles[key]) for key in document.varied)]
+    columns += [_figure_column(name) for name in names]
+    rows = [
+        [text(str(cell.number)), *_changed(cell, document.varied)]
+        + [_figure(cell, name) for name in names]
         for cell in document.cells
+    ]
+    if verdicts:
+        columns.append(Column("verdict", align="left"))
+        for row, cell in zip(rows, document.cells, strict=True):
+            row.append(text(state_words(cell), note=_why(cell)))
+    return Table(
+        tuple(columns),
+        tuple(Row(tuple(row)) for row in rows),
+        f"sweep {document.name}",
+        notes=tuple(notes),
     )
-    return Table(columns, rows, f"sweep {document.name}", notes=tuple(_notes(document)))
+
+
+def _figure_column(name: str) -> Column:
+    """``cdb mean depth (loops)`` for ``cdb.mean_depth``: words, which a narrow header can fold."""
+    metric = _metric_of(name)
+    kind = figure_kind(name)
+    unit = METRICS[metric].unit if metric is not None and kind is Kind.NUMBER else ""
+    title = re.sub(r"[._]", " ", name)
+    said = unit in title.split()  # ms per loop
+    return Column(title, unit="" if said else unit, direction=_direction(name))
 
 
 def estimate_words(estimate: SweepEstimate) -> str:
@@ -168,5 +211,6 @@ def _notes(document: SweepDocument) -> list[str]:
         notes.append(f"No intervals: they need {MIN_BLOCKS} blocks.")
     flagged = [str(c.number) for c in document.cells if any(r.flags for r in c.rounds)]
     if flagged:
-        notes.append(f"Cells {', '.join(flagged)} have flags to mind: see sweep.json.")
+        cells = "Cell {} has" if len(flagged) == 1 else "Cells {} have"
+        notes.append(f"{cells.format(', '.join(flagged))} flags to mind: see sweep.json.")
     return notes + document.notes

@@ -1,39 +1,31 @@
 """The table in a terminal.
 
-A narrow terminal first puts intervals under their values, then drops the columns of least priority
-and says which; a column of priority 0 is never dropped. Colour goes to a terminal only, never to a
-pipe, and never under NO_COLOR.
+How a table gives way to a narrow terminal: ``cdbench.render.layout``; what was dropped is said
+below it. Colour goes to a terminal only, never to a pipe, and never under NO_COLOR.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import textwrap
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import IO
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from cdbench.render.formats import for_encoding
-from cdbench.render.table import Cell, Table, marked
+from cdbench.render.layout import GAP, Contents, contents, fit, widest
+from cdbench.render.table import Align, Row, Table
+from cdbench.render.wrapping import squeeze, wrap
 
 PIPE_WIDTH = 120
 """Columns where there is no terminal to ask: a file has no edge, so little should be dropped."""
 
-_GAP = 2
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a table fits: which columns stay, and whether intervals go under their values."""
-
-    keep: tuple[int, ...]
-    stacked: bool
+ROWS = 25
+_INDENT = "  "
+_RULE = "─"
 
 
 class PipeConsole(Console):
@@ -44,19 +36,23 @@ class PipeConsole(Console):
 
 
 def make_console(stream: IO[str] | None = None, width: int | None = None) -> Console:
-    """A console that colours only a terminal, and not under NO_COLOR.
+    """A console that colours only a terminal, and not under NO_COLOR or TERM=dumb.
 
     ``width`` overrides the terminal's; a pipe takes COLUMNS, or ``PIPE_WIDTH``.
     """
     target = sys.stdout if stream is None else stream
     terminal = bool(getattr(target, "isatty", lambda: False)())
-    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    if width is None and not terminal:
+    colour = terminal and not is_dumb() and not os.environ.get("NO_COLOR")
+    if width is None and (is_dumb() or not terminal):
         columns = os.environ.get("COLUMNS", "")
-        width = int(columns) if columns.isdigit() and int(columns) > 0 else PIPE_WIDTH
+        asked = int(columns) if columns.isdecimal() else 0
+        # Rich takes a dumb terminal for one of 80 columns, whatever COLUMNS says.
+        width = asked if asked > 0 else (None if terminal else PIPE_WIDTH)
     return PipeConsole(
         file=target,
         width=width,
+        # Rich heeds the width of a dumb terminal only beside a height.
+        height=None if width is None else ROWS,
         color_system="auto" if colour else None,
         force_terminal=terminal,
         highlight=False,
@@ -65,104 +61,131 @@ def make_console(stream: IO[str] | None = None, width: int | None = None) -> Con
     )
 
 
+def is_dumb() -> bool:
+    """Whether the terminal can neither colour nor move its cursor, by what TERM says of it."""
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Plain text within the console's width, in what the stream can carry."""
+    for line in lines:
+        indent = _INDENT if line.startswith("- ") else ""
+        wrapped = wrap(for_encoding(line, console.encoding), console.width, indent)
+        _print(console, *squeeze(wrapped, console.width))
+
+
+def print_whole(console: Console, line: str) -> None:
+    """A line that is left to the terminal to break: a path can be copied only in one piece."""
+    _print(console, for_encoding(line, console.encoding))
+
+
 def print_table(table: Table, console: Console) -> None:
-    """Print the table, then its notes and footnotes, within the console's width."""
-    layout = fit(table, console.width)
-    shown = table.select(layout.keep)
-    marks = shown.footnotes()
-    console.print(_rich_table(shown, layout.stacked, console.encoding))
-    console.print()
-    dropped = [c.title for i, c in enumerate(table.columns) if i not in layout.keep]
-    notes = [*table.notes, *(f"({mark}) {note}" for note, mark in marks.items())]
-    if dropped:
-        notes.append(f"Not shown at this width: {', '.join(dropped)}.")
-    for note in notes:
-        console.print(Text(for_encoding(note, console.encoding)))
+    """Print the table, then its notes and footnotes, within the console's width.
 
-
-def fit(table: Table, width: int) -> Layout:
-    """The fullest layout of ``table`` that is at most ``width`` columns wide.
-
-    Where even the columns of priority 0 are wider, they stay, and the renderer folds them.
+    Of a table without rows only the title and the notes are printed: nothing, where it has none.
     """
-    keep = tuple(range(len(table.columns)))
-    if natural_width(table, stacked=False) <= width:
-        return Layout(keep, stacked=False)
-    while natural_width(table.select(keep), stacked=True) > width:
-        droppable = [i for i in keep if table.columns[i].priority > 0]
-        if not droppable:
-            break
-        # Of equal priorities the rightmost goes first.
-        worst = max(droppable, key=lambda i: (table.columns[i].priority, i))
-        keep = tuple(i for i in keep if i != worst)
-    return Layout(keep, stacked=True)
+    if table.rows:
+        _print_rows(table, console)
+    elif table.notes:
+        print_lines(console, *([table.title] if table.title else []), *table.notes)
 
 
-def natural_width(table: Table, *, stacked: bool) -> int:
-    """Columns the table takes without folding a cell."""
-    contents = _contents(table, stacked)
-    widths = (max(_widest(header), _widest(*cells)) for header, cells in contents)
-    return sum(widths) + _GAP * (len(table.columns) - 1)
-
-
-def _rich_table(table: Table, stacked: bool, encoding: str | None) -> RichTable:
-    def shown(content: str, style: str = "") -> Text:
-        return Text(for_encoding(content, encoding), style=style)
-
-    drawn = RichTable(
-        box=box.SIMPLE_HEAD,
-        title=shown(table.title) if table.title else None,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        # The box puts one blank between columns by itself.
-        padding=(0, _GAP - 1, 0, 0),
-        show_edge=False,
-    )
-    contents = _contents(table, stacked)
-    for place, (column, (header, _)) in enumerate(zip(table.columns, contents, strict=True)):
-        drawn.add_column(
-            shown(header),
-            justify=column.align,
-            overflow="fold",
-            vertical="top",
-            # A row's name in two pieces is no name.
-            no_wrap=place == 0,
+def _print_rows(table: Table, console: Console) -> None:
+    layout = fit(table, console.width, console.encoding)
+    shown = table.select(layout.keep)
+    if shown.title:
+        _print(
+            console, *wrap(for_encoding(shown.title, console.encoding), console.width), style="bold"
         )
-    lines = iter(zip(*(cells for _, cells in contents), strict=True))
+    columns = contents(shown, layout.stacked, console.encoding)
+    if layout.widths is None:
+        _print_records(shown, columns, console)
+    else:
+        _print_grid(shown, columns, layout.widths, console)
+    dropped = [c.title for i, c in enumerate(table.columns) if i not in layout.keep]
+    marks = [f"({mark}) {note}" for note, mark in shown.footnotes().items()]
+    missing = [f"Not shown at this width: {', '.join(dropped)}."] if dropped else []
+    if below := [*table.notes, *marks, *missing]:
+        print_lines(console, "", *below)
+
+
+def _print_grid(
+    table: Table, columns: list[Contents], widths: tuple[int, ...], console: Console
+) -> None:
+    aligns = [column.align for column in table.columns]
+    header = [wrap(column.header, width) for column, width in zip(columns, widths, strict=True)]
+    height = max(map(len, header))
+    # A header's last line stands on the rule.
+    standing = [[""] * (height - len(lines)) + lines for lines in header]
+    _print(console, *_side_by_side(standing, widths, aligns), style="bold")
+    rule = for_encoding(_RULE, console.encoding)
+    _print(console, rule * (sum(widths) + GAP * (len(widths) - 1)))
+    for row, cells in _rows(table, columns, console):
+        folded = [wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        _print(console, *_side_by_side(folded, widths, aligns), style=_style(row))
+
+
+def _print_records(table: Table, columns: list[Contents], console: Console) -> None:
+    """A row as lines ``header  value`` under its first cell, where no grid fits."""
+    longest = max((len(column.header) for column in columns[1:]), default=0)
+    labels = min(longest, (console.width - len(_INDENT)) // 2)
+    for row, cells in _rows(table, columns, console):
+        first = f"{columns[0].header}: {cells[0]}" if columns[0].header else cells[0]
+        heading = squeeze(wrap(first, console.width, _INDENT), console.width)
+        _print(console, *heading, style="bold")
+        for column, cell in zip(columns[1:], cells[1:], strict=True):
+            lines = _record_lines(column.header, cell, labels, console.width)
+            _print(console, *squeeze(lines, console.width), style=_style(row))
+
+
+def _record_lines(label: str, cell: str, labels: int, width: int) -> Iterator[str]:
+    """Label and value side by side where both fit, else the value under its label."""
+    room = width - len(_INDENT) - labels - GAP
+    left = wrap(label, labels)
+    for right in (wrap(cell.replace("\n", " "), room), wrap(cell, room)):
+        if widest(*left) <= labels and widest(*right) <= room:
+            beside = _side_by_side([left, right], (labels, room), ["left", "left"])
+            yield from (_INDENT + line for line in beside)
+            return
+    yield from (_INDENT + line for line in wrap(label, width - len(_INDENT)))
+    yield from (2 * _INDENT + line for line in wrap(cell, width - 2 * len(_INDENT)))
+
+
+def _rows(
+    table: Table, columns: list[Contents], console: Console
+) -> Iterator[tuple[Row, tuple[str, ...]]]:
+    """Every row with its texts; a group's name is printed before its first."""
+    texts = iter(zip(*(column.cells for column in columns), strict=True))
     for group, rows in table.groups():
         if group is not None:
-            drawn.add_section()
-            drawn.add_row(shown(group, "italic"), *[""] * (len(table.columns) - 1))
+            name = for_encoding(group, console.encoding)
+            _print(console, "", *wrap(name, console.width), style="italic")
         for row in rows:
-            style = "bold" if row.emphasis else ""
-            drawn.add_row(*(shown(content, style) for content in next(lines)))
-    return drawn
+            yield row, next(texts)
 
 
-def _contents(table: Table, stacked: bool) -> list[tuple[str, list[str]]]:
-    """Header and cell texts of each column, line breaks included."""
-    marks = table.footnotes()
-    columns = []
-    for index, column in enumerate(table.columns):
-        cells = [_content(row.cells[index], marks, stacked) for row in table.rows]
-        header = marked(column.header, column.note, marks)
-        columns.append((_wrapped(header, _widest(*cells)) if stacked else header, cells))
-    return columns
+def _side_by_side(
+    cells: list[list[str]], widths: tuple[int, ...], aligns: list[Align]
+) -> Iterator[str]:
+    """The lines of cells beside one another, without blanks at the end."""
+    for number in range(max(map(len, cells))):
+        parts = (
+            _padded(lines[number] if number < len(lines) else "", width, align)
+            for lines, width, align in zip(cells, widths, aligns, strict=True)
+        )
+        yield (" " * GAP).join(parts).rstrip()
 
 
-def _wrapped(header: str, width: int) -> str:
-    """The header broken between words, as wide as the cells below it or its longest word."""
-    widest = max([width, *(cell_len(word) for word in header.split())])
-    return "\n".join(textwrap.wrap(header, widest, break_on_hyphens=False))
+def _padded(content: str, width: int, align: Align) -> str:
+    blanks = " " * (width - cell_len(content))
+    return content + blanks if align == "left" else blanks + content
 
 
-def _content(cell: Cell, marks: dict[str, str], stacked: bool) -> str:
-    formatted = cell.formatted()
-    if not stacked or not formatted.interval:
-        return marked(formatted.line, cell.note, marks)
-    return f"{marked(formatted.value, cell.note, marks)}\n{formatted.interval}"
+def _style(row: Row) -> str:
+    return "bold" if row.emphasis else ""
 
 
-def _widest(*texts: str) -> int:
-    return max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
+def _print(console: Console, *lines: str, style: str = "") -> None:
+    """Lines that are ready: a word that is too wide is left to the terminal, whole."""
+    for line in lines:
+        console.print(Text(line, style=style), soft_wrap=True)

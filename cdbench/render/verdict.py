@@ -53,7 +53,7 @@ def _speed_words(result: Result, label: str) -> str:
     found = comparison(result, label, "static", "e2e")
     if found is None:
         return ""
-    return f"{_name(label)} did the same work {_speed(found, 'full-depth static')}"
+    return f"end to end, {_name(label)} did the same work {_speed(found, 'full-depth static')}"
 
 
 def _accuracy_words(result: Result, label: str) -> str:
@@ -175,4 +175,4 @@ def _side(interval: IntervalRecord) -> int:
 
 
 def _name(label: str) -> str:
-    return "Continuous depth batching" if label == "cdb" else "Lockstep adaptive depth"
+    return "continuous depth batching" if label == "cdb" else "lockstep adaptive depth"

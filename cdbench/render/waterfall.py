@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdbench.metrics.waterfall import CURVE_LIMIT
+from cdbench.metrics.waterfall import BOUNDARY_STAGES, CURVE_LIMIT, WIDER_LAUNCHES
 from cdbench.render.formats import Kind, percent, ratio
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.schema import IntervalRecord, Result, Waterfall, WaterfallRow
@@ -12,6 +12,7 @@ from cdbench.schema import IntervalRecord, Result, Waterfall, WaterfallRow
 EFFECT_WORDS = {
     "loops_saved": "loops saved",
     "boundary_stages": "boundary stages, ideally packed",
+    "wider_launches": "wider launches: more requests held",
     "exit_rule": "exit rule: signal, test, readback",
     "wasted_loops": "loops wasted by late exits",
     "fill_and_drain": "fill and drain",
@@ -23,7 +24,7 @@ EFFECT_WORDS = {
 }
 """The rows in a reader's words, in their order."""
 
-TIME_BOUND, DECODE, E2E = "boundary_stages", "host_time", "prefill_and_first_tokens"
+DECODE, E2E = "host_time", "prefill_and_first_tokens"
 NAMED_LOSSES = 3
 VISIBLE = 0.001
 """A factor nearer to 1 than this reads as none."""
@@ -52,7 +53,7 @@ def waterfall_table(waterfall: Waterfall, mode: str) -> Table:
                 _ratio_cell(row.factor),
                 text(_meaning(row)),
             ),
-            emphasis=row.effect in (TIME_BOUND, DECODE, E2E),
+            emphasis=row.effect in (_bound_row(waterfall), DECODE, E2E),
         )
         for row in waterfall.rows
     )
@@ -66,11 +67,12 @@ def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
     Empty where there is no waterfall. What the intervals cannot tell from no loss is not named.
     """
     rows = {row.effect: row for row in waterfall.rows}
-    if not {TIME_BOUND, DECODE, E2E} <= set(rows):
+    first = _bound_row(waterfall)
+    if not {first, DECODE, E2E} <= set(rows):
         return ""
-    bound, decode, e2e = (rows[name].speedup.estimate for name in (TIME_BOUND, DECODE, E2E))
+    bound, decode, e2e = (rows[name].speedup.estimate for name in (first, DECODE, E2E))
     names = list(EFFECT_WORDS)
-    between = names[names.index(TIME_BOUND) + 1 : names.index(DECODE) + 1]
+    between = names[names.index(first) + 1 : names.index(DECODE) + 1]
     losses = [
         rows[name]
         for name in between
@@ -83,10 +85,20 @@ def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
     rest = f"most of the rest went to {named}" if named else "no single loss stands out"
     if any(_beyond(error) for error in waterfall.curve_error.values()):
         rest += " (the stage curves do not describe this run, so the split is unsure)"
+    wider = ""
+    if first == WIDER_LAUNCHES:
+        wider = f" ({ratio(rows[first].factor.estimate)} of it by wider launches)"
     return (
-        f"of the {ratio(bound)} over {waterfall.over} that ideal packing allows in decoding, "
-        f"{mode} reached {ratio(decode)}; {rest}; with prompts and first tokens it is {ratio(e2e)}"
+        f"of the {ratio(bound)} over {waterfall.over} that ideal packing allows in decoding"
+        f"{wider}, {mode} reached {ratio(decode)}; {rest}; with prompts and first tokens it is "
+        f"{ratio(e2e)}"
     )
+
+
+def _bound_row(waterfall: Waterfall) -> str:
+    """The row that ends at the decode ``time_bound``."""
+    wider = any(row.effect == WIDER_LAUNCHES for row in waterfall.rows)
+    return WIDER_LAUNCHES if wider else BOUNDARY_STAGES
 
 
 def _notes(waterfall: Waterfall, mode: str) -> Iterator[str]:
@@ -96,8 +108,8 @@ def _notes(waterfall: Waterfall, mode: str) -> Iterator[str]:
     yield (
         "Decode scope but for the last row: later tokens, and the wall without prefill launches. A "
         f"factor above 1 means that the effect costs {waterfall.over} more than {mode}. "
-        f"'{EFFECT_WORDS[TIME_BOUND]}' ends at the decode time_bound, '{EFFECT_WORDS[DECODE]}' at "
-        "the measured decode speed-up."
+        f"'{EFFECT_WORDS[_bound_row(waterfall)]}' ends at the decode time_bound, "
+        f"'{EFFECT_WORDS[DECODE]}' at the measured decode speed-up."
     )
     sizes = [f"{name} {_signed(error)}" for name, error in waterfall.curve_error.items()]
     if sizes:

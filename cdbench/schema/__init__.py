@@ -67,6 +67,10 @@ from cdbench.schema.machine import (
     ModelIdentity,
     RepeatedRun,
 )
+from cdbench.schema.memory import (
+    EqualMemory,
+    ModeMemory,
+)
 from cdbench.schema.repeats import (
     LivePassRecord,
     RepeatRecord,
@@ -112,6 +116,7 @@ __all__ = [
     "CpuInfo",
     "DeviceInfo",
     "Environment",
+    "EqualMemory",
     "ExitSettings",
     "GenerateDocument",
     "GeneratedRequest",
@@ -123,6 +128,7 @@ __all__ = [
     "Manifest",
     "Measure",
     "ModeAccuracy",
+    "ModeMemory",
     "ModeResult",
     "ModelFacts",
     "ModelIdentity",

@@ -1,19 +1,21 @@
 """Reading and writing the contract's files: whole or not at all.
 
-Files of one record a line are appended to while a run goes on, each time in one write that is on
-disk before the next begins; only a last line can be torn, and readers leave it out.
+Files of one record a line are appended to while a run goes on, each time with all that belongs
+together, which is on disk before the next begins. Only a crash can tear the last line, and readers
+leave it out. A full disk or an interruption in the middle of writing leaves a file as it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from cdbench.errors import UsageError
+from cdbench.errors import OutputError, UsageError
 from cdbench.schema.base import SCHEMA_VERSION
 from cdbench.schema.repeats import LivePassRecord, RepeatLine, RepeatRecord
 from cdbench.schema.requests import RequestRecord
@@ -53,7 +55,7 @@ def read_result(path: Path) -> Result:
     Raises:
         UsageError: it is missing, unreadable, not JSON, or of another version.
     """
-    file = path / RESULT_FILE if path.is_dir() else path
+    file = path / RESULT_FILE if os.path.isdir(path) else path
     return _parse(Result, _read(file), str(file))
 
 
@@ -82,12 +84,25 @@ def read_stage_passes(path: Path) -> Iterator[StagePassRecord]:
 
 
 def append_lines(path: Path, records: Iterable[BaseModel]) -> None:
-    """Add one line a record, in one write that is on disk when this returns."""
-    lines = "".join(to_json(record, indent=None) + "\n" for record in records)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
+    """Add one line a record, all or none; they are on disk when this returns.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    lines = "".join(to_json(record, indent=None) + "\n" for record in records).encode()
+    # Unbuffered: what a full disk leaves in a buffer would still be written on closing.
+    with output_errors(path), path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            left = memoryview(lines)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(size)
+            if not size:
+                path.unlink()
+            raise
 
 
 def _read_lines(kind: TypeAdapter[Any], path: Path) -> Iterator[Any]:
@@ -141,8 +156,40 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path}: {reason}; name a run directory or its file") from None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file (a text in UTF-8) whole or not at all. OutputError: it cannot be written."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that becomes ``path`` when the block ends, and is gone where it fails.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with output_errors(path):
+        try:
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into an OutputError that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error}); make room there, or write to "
+            "another place"
+        ) from None

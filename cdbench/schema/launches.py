@@ -17,10 +17,10 @@ compressed file of them at the end. Readers find a member in either place.
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -29,10 +29,13 @@ import numpy.typing as npt
 
 from cdbench.errors import UsageError
 from cdbench.metrics.trace import LaunchTrace
-from cdbench.schema.files import LAUNCHES_FILE
+from cdbench.schema.files import LAUNCHES_FILE, output_errors, replacing
 
 PARTS = "launches"
 """Directory of the members not merged yet."""
+
+MODE_CHARACTERS = 100
+"""Of a mode in a member's name, which is also a file's: a dense model may be named by its path."""
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -55,7 +58,7 @@ class StoredLaunch(NamedTuple):
 
 def member_name(block: int, order: int, mode: str) -> str:
     """The name of one timed run's member. Place alone tells them apart; the mode is for people."""
-    return f"b{block}-o{order}-{re.sub(r'[^A-Za-z0-9_.@+-]+', '-', mode)}"
+    return f"b{block}-o{order}-{re.sub(r'[^A-Za-z0-9_.@+-]+', '-', mode)[:MODE_CHARACTERS]}"
 
 
 def pack(launches: Sequence[LaunchTrace]) -> dict[str, npt.NDArray[Any]]:
@@ -117,9 +120,11 @@ def unpack(columns: Columns) -> list[StoredLaunch]:
 def write_launches(directory: Path, member: str, launches: Sequence[LaunchTrace]) -> Path:
     """Write one timed run's launches, whole or not at all; uncompressed, because a run goes on."""
     path = directory / PARTS / f"{member}.npz"
-    path.parent.mkdir(exist_ok=True)
+    with output_errors(path.parent):
+        path.parent.mkdir(exist_ok=True)
     columns = pack(launches)
-    _replace(path, lambda file: np.savez(file, allow_pickle=False, **columns))
+    with replacing(path) as file:
+        np.savez(file, allow_pickle=False, **columns)
     return path
 
 
@@ -129,7 +134,8 @@ def merge_launches(directory: Path) -> Path | None:
     if not parts:
         return None
     path = directory / LAUNCHES_FILE
-    _replace(path, lambda file: _write_merged(file, parts))
+    with replacing(path) as file:
+        _write_merged(file, parts)
     for leftover in (*parts, *(directory / PARTS).glob("*.partial")):
         leftover.unlink()
     (directory / PARTS).rmdir()
@@ -146,6 +152,8 @@ def read_launches(directory: Path, member: str) -> list[StoredLaunch]:
     merged = directory / LAUNCHES_FILE
     path, prefix = (part, "") if part.is_file() else (merged, f"{member}/")
     try:
+        with zipfile.ZipFile(path):  # numpy would take other files for other things
+            pass
         with np.load(path, allow_pickle=False) as stored:
             return unpack(
                 {
@@ -156,9 +164,11 @@ def read_launches(directory: Path, member: str) -> list[StoredLaunch]:
             )
     except OSError as error:
         why = error.strerror or str(error)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         why = str(error)
-    raise UsageError(f"{path}: launches of {member}: {why}; the raw records are incomplete")
+    raise UsageError(
+        f"{path}: launches of {member}: {why}; the raw records are incomplete, so rerun the run"
+    )
 
 
 def _mix(mixes: Any, known: bool) -> tuple[int, ...]:
@@ -182,12 +192,3 @@ def _write_merged(file: IO[bytes], parts: Sequence[Path]) -> None:
                 for name in stored.files:
                     with merged.open(f"{part.stem}/{name}.npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, stored[name], allow_pickle=False)
-
-
-def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)

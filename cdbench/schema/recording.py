@@ -76,6 +76,11 @@ class Recording(Record):
     )
     config: dict[str, JsonValue] = Field(description="the resolved configuration")
     manifest: Manifest
+    content_sha256: str | None = Field(
+        None,
+        description="over all else in the document, as compact JSON with sorted keys; null in one "
+        "that was written without it",
+    )
     requests: list[WorkloadRecord] = Field(
         description="prompts, tokens and depths; entry 0 of the depths is the first token"
     )

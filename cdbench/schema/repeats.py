@@ -98,9 +98,9 @@ class RepeatRecord(Record):
     launches: str | None = Field(description="its member of launches.npz; null without records")
     launch_count: int
     wall_s: float = Field(gt=0, description="timed region")
-    width: int = Field(description="most decode rows of one launch")
-    max_residents: int
-    max_loops: int = Field(description="the mode's own R")
+    width: int = Field(ge=1, description="most decode rows of one launch")
+    max_residents: int = Field(ge=1)
+    max_loops: int = Field(ge=1, description="the mode's own R")
     arrivals: str
     cancelled_loops: int = Field(0, description="loops of tokens that a late stop threw away")
     kv: KvRecord | None = None

@@ -12,6 +12,7 @@ from cdbench.schema.environment import Environment
 from cdbench.schema.exits import ExitDistributions
 from cdbench.schema.looks import LooksRecord
 from cdbench.schema.machine import Manifest
+from cdbench.schema.memory import EqualMemory
 from cdbench.schema.waterfall import Waterfall
 
 if TYPE_CHECKING:  # it would load scipy for readers that only want the contract
@@ -216,6 +217,9 @@ class Result(Record):
     )
     looks: LooksRecord | None = Field(
         None, description="null where the number of blocks was fixed (repeats.interval)"
+    )
+    equal_memory: EqualMemory | None = Field(
+        None, description="under equal: memory, what each mode held of the budget; else null"
     )
     environment: Environment | None = Field(
         None, description="the machine during the timed repeats; null where it was not watched"

@@ -6,11 +6,18 @@ that a run made for it, one a line.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from cdbench.metrics.curves import WITHOUT_EXIT, CurvePoint, CurveStage, MeasuredCurves
+from cdbench.metrics.curves import (
+    CURVE_STAGES,
+    WITHOUT_EXIT,
+    CurvePoint,
+    CurveStage,
+    MeasuredCurves,
+)
 from cdbench.schema.base import SCHEMA_VERSION, Measure, Record
 
 STAGES_FILE = "stages.json"
@@ -78,11 +85,13 @@ class StageWork(Record):
     context·position_flops).
     """
 
-    weight_bytes: float = Field(description="weights read, whatever the rows")
-    row_bytes: float = Field(description="states read and written, keys and values written")
-    position_bytes: float = Field(description="keys and values read, per position attended to")
-    row_flops: float = Field(description="two per matrix weight")
-    position_flops: float = Field(description="attention, per position attended to")
+    weight_bytes: float = Field(ge=0, description="weights read, whatever the rows")
+    row_bytes: float = Field(ge=0, description="states read and written, keys and values written")
+    position_bytes: float = Field(
+        ge=0, description="keys and values read, per position attended to"
+    )
+    row_flops: float = Field(ge=0, description="two per matrix weight")
+    position_flops: float = Field(ge=0, description="attention, per position attended to")
 
 
 class StageFloors(Record):
@@ -138,3 +147,39 @@ class StageCurves(Record):
             ValueError: they form no grid.
         """
         return MeasuredCurves(CurvePoint(p.stage, p.rows, p.context, p.time_s) for p in self.points)
+
+    @property
+    def widest(self) -> int:
+        """The most decode rows that every stage was measured at. ValueError as ``curves``."""
+        curves = self.curves()
+        return min(curves.widest(stage) for stage in curves.stages if stage != "prefill")
+
+    def check(self, needed: Collection[CurveStage] = ()) -> None:
+        """Raise ValueError where this is not what a meter leaves, so that no run can use it.
+
+        Every stage must be there, those of ``needed`` with an exit rule as well: a full grid each,
+        decode stages from 1 row on and at the contexts of the document.
+        """
+        curves = self.curves()
+        wanted = {*CURVE_STAGES} - {*WITHOUT_EXIT} | {*needed}
+        for stage in (stage for stage in CURVE_STAGES if stage in wanted):
+            if stage not in curves.stages:
+                raise ValueError(f"curve {stage}: has no points")
+        for stage in (stage for stage in CURVE_STAGES if stage not in WITHOUT_EXIT):
+            if stage not in self.floors.work:
+                raise ValueError(f"floors: {stage} is missing")
+        for stage in (stage for stage in curves.stages if stage != "prefill"):
+            if curves.contexts(stage) != self.contexts:
+                raise ValueError(
+                    f"curve {stage}: has contexts {_listed(curves.contexts(stage))}, the document "
+                    f"{_listed(self.contexts)}"
+                )
+            if curves.narrowest(stage) != 1:
+                raise ValueError(
+                    f"curve {stage}: begins at {curves.narrowest(stage)} rows, a run has launches "
+                    "of one"
+                )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"

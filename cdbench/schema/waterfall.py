@@ -11,8 +11,9 @@ class WaterfallRow(Record):
     """One effect. Rows follow one another, so that factors multiply out to the last speed-up."""
 
     effect: str = Field(
-        description="loops_saved, boundary_stages, exit_rule, wasted_loops, fill_and_drain, "
-        "empty_rows, small_boundary_launches, stage_curves, host_time, prefill_and_first_tokens"
+        description="loops_saved, boundary_stages, wider_launches (only where the mode held more "
+        "requests than the baseline), exit_rule, wasted_loops, fill_and_drain, empty_rows, "
+        "small_boundary_launches, stage_curves, host_time, prefill_and_first_tokens"
     )
     speedup: IntervalRecord = Field(
         description="S_i = T_over(i) / T_mode(i): the speed-up with the effects so far"

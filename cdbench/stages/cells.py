@@ -29,6 +29,9 @@ CellKind = Literal["plain", "with_exit", "prefill"]
 
 LATER_TOKENS = 3
 """Full-depth tokens' worth of loops a row runs in a decode cell. Odd: one is the middle one."""
+SHARED_EXITS = 2
+"""Tokens of the least depth that end a decode cell with the exit rule: all rows leave at once, so
+that one coda launch and one prelude launch after it hold all of them."""
 LONGEST_STALL = 3.0
 """A launch that took this many times the median of its cell and pass was held up from outside."""
 
@@ -36,6 +39,7 @@ STAGES: dict[tuple[CellKind, Stage], CurveStage] = {
     ("plain", Stage.PRELUDE): "prelude",
     ("plain", Stage.CORE): "core",
     ("plain", Stage.CODA): "coda",
+    ("with_exit", Stage.PRELUDE): "prelude_with_exit",
     ("with_exit", Stage.CORE): "core_with_exit",
     ("with_exit", Stage.CODA): "coda_with_exit",
 }
@@ -109,7 +113,10 @@ class Company:
         return [*(max(int(c), SHORTEST_CONTEXT) for c in others), cell.context]
 
     def script(self, cell: Cell, row: int) -> list[int]:
-        """Depths of one row's later tokens; together ``LATER_TOKENS`` times all loops."""
+        """Depths of one row's later tokens.
+
+        They add up to ``LATER_TOKENS`` times all loops; then come those of the ``SHARED_EXITS``.
+        """
         draw = random.Random(f"{cell.rows}/{cell.context}/{row}")
         choices = self.depths or tuple(range(1, self.max_loops + 1))
         left = LATER_TOKENS * self.max_loops
@@ -117,7 +124,7 @@ class Company:
         while left:
             script.append(min(draw.choice(choices), left))
             left -= script[-1]
-        return script
+        return script + [min(choices)] * SHARED_EXITS
 
 
 SHORTEST_CONTEXT = (LATER_TOKENS + 1) // 2 + 1
@@ -166,9 +173,15 @@ def read_launches(cell: Cell, records: Sequence[LaunchRecord]) -> Iterator[Launc
     if cell.kind == "prefill":
         yield Launches("prefill", sum(r.duration_s for r in records if r.is_prefill), 1)
         return
+    first_core = next(i for i, r in enumerate(records) if r.stage is Stage.CORE and r.decode_rows)
     for (kind, stage), curve in STAGES.items():
-        # The preludes of the first later tokens follow their prompts, and may have fewer rows.
-        times = [r.duration_s for r in records if r.stage is stage and r.decode_rows == cell.rows]
+        # The preludes of the first later tokens follow their prompts: they may have fewer rows,
+        # and have no slots to settle.
+        times = [
+            r.duration_s
+            for r in records[first_core:]
+            if r.stage is stage and r.decode_rows == cell.rows
+        ]
         if kind == cell.kind and times:
             yield Launches(curve, trimmed_mean(times), len(times))
 

@@ -79,7 +79,6 @@ class StageMeter:
         )
         self._seed = seed
         needs = RULES[plan.policy.rule].needs
-        self._reads_out = needs is Needs.LOGITS
         # A rule that computes nothing costs nothing: its launches are the plain ones.
         self._decodes: tuple[CellKind, ...] = ("plain", "with_exit")
         if needs is Needs.NOTHING:
@@ -172,8 +171,6 @@ class StageMeter:
         if not keep:
             return
         for found in read_launches(cell, records):
-            if found.stage == "coda_with_exit" and not self._reads_out:
-                continue
             self._timed.append(
                 StagePassPoint(
                     stage=found.stage,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from cdbench.stats.holm import holm
 from cdbench.stats.interval import Interval
+from cdbench.stats.resampling import in_parts
 
 FloatArray = npt.NDArray[np.float64]
 Depths = Sequence[Sequence[int]]
@@ -123,8 +124,11 @@ def distance_test(
     if min(size, len(counts) - size) < MIN_REQUESTS:
         return distance, None, None
     rng = np.random.default_rng(seed)
-    dealt = rng.permuted(np.repeat(group, permutations, axis=0), axis=1)
-    random = _distances(dealt, counts)
+    parts = [
+        _distances(rng.permuted(np.repeat(group, rows, axis=0), axis=1), counts)
+        for rows in in_parts(permutations, group.size)
+    ]
+    random = np.concatenate(parts)
     # Equal up to rounding counts as equally far: equal tasks must not look unlike.
     farther = int(np.count_nonzero(random >= distance - 1e-12))
     return distance, float(random.mean()), (1 + farther) / (1 + permutations)
@@ -179,11 +183,13 @@ def _interval(
     value = np.zeros(resamples)
     variance = np.zeros(resamples)
     for sign, sample in zip(signs, samples, strict=True):
-        n = sample.size
-        weights = rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
-        ratio, spread = sample.resampled(weights)
-        value += sign * ratio
-        variance += spread
+        n, done = sample.size, 0
+        for rows in in_parts(resamples, n):
+            weights = rng.multinomial(n, np.full(n, 1 / n), size=rows).astype(np.float64)
+            ratio, spread = sample.resampled(weights)
+            value[done : done + rows] += sign * ratio
+            variance[done : done + rows] += spread
+            done += rows
     # A resample without spread has no t; it would be an infinite one.
     usable = variance > 1e-24
     if error <= 1e-12 or not usable.any():

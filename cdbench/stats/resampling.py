@@ -6,6 +6,8 @@ workload; so a number that comes from here is always marked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,8 @@ from cdbench.stats.interval import Interval
 RESAMPLES = 2000
 MIN_REQUESTS = 10
 """Fewer requests say too little of others."""
+MOST_CELLS = 1 << 21
+"""Of one matrix of draws: 16 MiB, however many requests there are."""
 
 
 def ratio_over_requests(
@@ -36,7 +40,19 @@ def ratio_over_requests(
     estimate = float(full_N.sum() / own_N.sum())
     if n < MIN_REQUESTS:
         return Interval(estimate, None, None, n)
-    draw = np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))
-    ratios = full_N[draw].sum(axis=1) / own_N[draw].sum(axis=1)
-    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    random, ratios = np.random.default_rng(seed), []
+    for rows in in_parts(RESAMPLES, n):
+        draw = random.integers(n, size=(rows, n))
+        ratios.append(full_N[draw].sum(axis=1) / own_N[draw].sum(axis=1))
+    low, high = np.quantile(np.concatenate(ratios), [(1 - level) / 2, (1 + level) / 2])
     return Interval(estimate, float(low), float(high), n)
+
+
+def in_parts(rows: int, columns: int) -> Iterator[int]:
+    """How many rows of a matrix of draws to make at a time, so that its memory is bounded.
+
+    A generator gives the same numbers in parts as in one go, row after row.
+    """
+    most = max(1, MOST_CELLS // max(1, columns))
+    for start in range(0, rows, most):
+        yield min(most, rows - start)

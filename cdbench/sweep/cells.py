@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cdbench.config import RunConfig, Tree, parse_config, with_keys
 from cdbench.errors import UsageError
+from cdbench.sweep.changes import all_changes, check_size, words
 from cdbench.sweep.file import Changes, SweepFile, Verb
+from cdbench.sweep.refusals import Refusal, refuse
 
 HASH_CHARACTERS = 12
+TWINS = 5
+"""Cells like another one that are named."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Cell:
     @property
     def words(self) -> str:
         """``exit.threshold=0.4 engine.width=16``; ``the base`` where nothing changes."""
-        return _words(self.changes)
+        return words(self.changes)
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Sweep:
         return tuple(cells)
 
 
-Check = Callable[[RunConfig], None]
-"""Raises UsageError for what a configuration by itself does not show."""
+Check = Callable[[Sequence[Cell]], Mapping[int, str]]
+"""What configurations by themselves do not show: number of a cell that would be refused → why."""
 
 
 def expand(
@@ -68,28 +70,30 @@ def expand(
     Raises UsageError, one line that names every cell that is refused and why.
     """
     assert isinstance(file.base, dict), "read_sweep has read it"
+    check_size(file, source)
     base = with_keys({}, file.base, f"{source}: base")
     base = with_keys(base, overrides or {}, "--set")
+    if base.get("out") is not None:
+        raise UsageError(
+            f"{source}: base: out: every cell has a directory of its own; drop it (or add --set "
+            "out=null) and give the sweep's with --out"
+        )
     cells: dict[str, Cell] = {}
     merged, refused = [], []
-    for number, changes in enumerate(_all_changes(file, base, source), start=1):
+    everything = all_changes(file, base, source)
+    for number, changes in enumerate(everything, start=1):
         try:
             config = parse_config(with_keys(base, changes, source))
             _check_repeats(config)
-            if check is not None:
-                check(config)
         except UsageError as error:
-            refused.append(f"cell {number} ({_words(changes)}): {error}")
+            refused.append(Refusal(number, words(changes), str(error)))
             continue
         cell = Cell(number, changes, config, cell_hash(config, file.verb))
         first = cells.setdefault(cell.hash, cell)
         if first is not cell:
             merged.append(f"cell {number} ({cell.words}) is cell {first.number}: it runs once")
-    if refused:
-        total = number
-        raise UsageError(
-            f"{source}: {len(refused)} of {total} cells refused: {' | '.join(refused)}"
-        )
+    refused += refusals(tuple(cells.values()), check)
+    refuse(refused, len(everything), source)
     if not cells:
         raise UsageError(f"{source}: no cell is left; drop a pattern of exclude")
     return Sweep(
@@ -101,8 +105,22 @@ def expand(
         cells=tuple(cells.values()),
         varied=file.varied,
         show=file.show,
-        notes=tuple(merged),
+        notes=tuple(_twins(merged)),
     )
+
+
+def _twins(merged: Sequence[str]) -> Sequence[str]:
+    """Of many cells that are others' twins the first few are named."""
+    left = len(merged) - TWINS
+    if left <= 0:
+        return merged
+    return [*merged[:TWINS], f"{left} more cells are like an earlier one: each runs once"]
+
+
+def refusals(cells: Sequence[Cell], check: Check | None) -> list[Refusal]:
+    """What a check refuses of these cells."""
+    found = {} if check is None else check(cells)
+    return [Refusal(c.number, c.words, found[c.number]) for c in cells if c.number in found]
 
 
 def _check_repeats(config: RunConfig) -> None:
@@ -122,50 +140,3 @@ def cell_hash(config: RunConfig, verb: Verb) -> str:
     tree = config.model_dump(mode="json", exclude={"out"})
     text = json.dumps({"config": tree, "verb": verb}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARACTERS]
-
-
-def _all_changes(file: SweepFile, base: Tree, source: str) -> list[Changes]:
-    factors = [[{key: value} for value in values] for key, values in file.grid.items()]
-    factors += [list(group) for group in file.link]
-    product = [
-        {key: value for part in parts for key, value in part.items()}
-        for parts in itertools.product(*factors)
-    ]
-    if not factors and file.include:
-        product = []  # only single cells were asked for
-    for pattern in file.exclude:
-        left = [changes for changes in product if not _matches(pattern, changes, base)]
-        if len(left) == len(product):
-            raise UsageError(
-                f"{source}: exclude {_words(pattern)}: matches no cell; correct or drop it"
-            )
-        product = left
-    return [*product, *file.include]
-
-
-def _matches(pattern: Changes, changes: Changes, base: Tree) -> bool:
-    return all(
-        _value(key, changes, base) in (wanted if isinstance(wanted, list) else [wanted])
-        for key, wanted in pattern.items()
-    )
-
-
-def _value(key: str, changes: Changes, base: Tree) -> Any:
-    """What a cell has under a key as written; the base's where the cell leaves it alone."""
-    if key in changes:
-        return changes[key]
-    section, dot, name = key.partition(".")
-    return base.get(section, {}).get(name) if dot else base.get(key)
-
-
-def _words(changes: Changes) -> str:
-    return " ".join(f"{key}={plain(value)}" for key, value in changes.items()) or "the base"
-
-
-def plain(value: Any) -> str:
-    """A changed value as it is written on a command line."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return ",".join(value)
-    return json.dumps(value, sort_keys=True, default=str)

@@ -8,13 +8,18 @@ OUT/earlier/…                  attempts that failed or were interrupted, befor
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from cdbench.bench.places import CLAIM_FILE, claim_directory, typed_path
 from cdbench.errors import UsageError
 from cdbench.schema import RESULT_FILE, Result, read_result
-from cdbench.schema.files import read_document, write_document
+from cdbench.schema.files import output_errors, read_document, write_document
 from cdbench.schema.stages import STAGES_FILE, StageCurves
 from cdbench.schema.sweep import (
     ATTEMPT_FILE,
@@ -28,6 +33,7 @@ from cdbench.sweep.cells import Cell
 from cdbench.sweep.file import Verb
 
 DEFAULT_PARENT = Path("results") / "runs"
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -42,33 +48,33 @@ class SweepDirectory:
     @classmethod
     def of(cls, out: str | None, name: str, verb: Verb = "run") -> SweepDirectory:
         """The directory of a sweep, there or not; ``out`` None is ``results/runs/sweep-NAME``."""
-        path = DEFAULT_PARENT / f"sweep-{name}" if out is None else Path(out).expanduser()
+        path = DEFAULT_PARENT / f"sweep-{name}" if out is None else typed_path(out, "--out")
         return cls(path, verb)
 
-    def prepare(self, name: str) -> None:
-        """Make it, or prove that it holds this sweep and can be written.
+    @contextlib.contextmanager
+    def claimed(self, name: str) -> Iterator[None]:
+        """Make it, or prove that it holds this sweep; it is this process's alone in the block.
 
-        Raises UsageError where it holds something else or cannot be written.
+        Raises UsageError where it holds something else, belongs to another process or cannot be
+        written.
         """
-        document = self.path / SWEEP_FILE
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if document.is_file():
+        with claim_directory(self.path, "--out"):
+            if (self.path / SWEEP_FILE).is_file():
                 self._check_name(name)
-            elif any(self.path.iterdir()):
+            elif any(each.name != CLAIM_FILE for each in self.path.iterdir()):
                 raise UsageError(
                     f"--out {self.path}: holds something that is no sweep; name a new directory"
                 )
-            probe = self.path / ".probe"
-            probe.write_text("")
-            probe.unlink()
-        except OSError as error:
-            raise UsageError(
-                f"--out {self.path}: cannot be written ({error.strerror}); name another directory"
-            ) from None
+            yield
 
     def _check_name(self, name: str) -> None:
-        there = read_document(SweepDocument, self.path / SWEEP_FILE)
+        try:
+            there = read_document(SweepDocument, self.path / SWEEP_FILE)
+        except UsageError:
+            if _is_json(self.path / SWEEP_FILE):
+                raise
+            # Torn. It is made anew from the cells, whose directories are named by what they hold.
+            return
         if (there.name, there.verb) != (name, self.verb):
             raise UsageError(
                 f"--out {self.path}: holds the sweep {there.name!r} ({there.verb}), not {name!r} "
@@ -85,17 +91,26 @@ class SweepDirectory:
 
     def note(self, directory: Path, attempt: CellAttempt) -> None:
         """Keep what is known of an attempt beside its results."""
-        directory.mkdir(parents=True, exist_ok=True)
+        with output_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
         name = ATTEMPT_FILE if attempt.error is None else FAILED_FILE
         write_document(directory / name, attempt)
 
     def look(self, cell: Cell, round_number: int) -> CellRound:
-        """What is on disk of one cell in one round."""
+        """What is on disk of one cell in one round; failed where its files cannot be read."""
         directory = self.cell(cell, round_number)
         relative = directory.relative_to(self.path).as_posix()
         seen = CellRound(round=round_number, state="pending", directory=relative)
         if not directory.is_dir() or not any(directory.iterdir()):
             return seen
+        try:
+            return self._look(directory, seen)
+        except UsageError as error:
+            why = f"its results cannot be read, --retry-failed runs it again: {error}"
+            return seen.model_copy(update={"state": "failed", "error": why})
+
+    def _look(self, directory: Path, seen: CellRound) -> CellRound:
+        """What a cell's directory holds. UsageError where a file of it cannot be read."""
         attempt = self._attempt(directory)
         seconds = attempt.seconds if attempt is not None else None
         if attempt is not None and attempt.error is not None:
@@ -103,7 +118,7 @@ class SweepDirectory:
                 update={"state": "failed", "error": attempt.error, "seconds": seconds}
             )
         if self.verb == "stages":
-            whole = (directory / STAGES_FILE).is_file() and attempt is not None
+            whole = attempt is not None and self._curves(directory) is not None
             state = "finished" if whole else "interrupted"
             verdict = "VALID" if whole else None
             return seen.model_copy(update={"state": state, "verdict": verdict, "seconds": seconds})
@@ -121,7 +136,10 @@ class SweepDirectory:
         )
 
     def result(self, directory: Path) -> Result | None:
-        """The result of a run, complete or not; None where it has none."""
+        """The result of a run, complete or not; None where it has none.
+
+        Raises UsageError where it cannot be read.
+        """
         if directory in self._finished:
             return self._finished[directory]
         if not (directory / RESULT_FILE).is_file():
@@ -132,28 +150,42 @@ class SweepDirectory:
         return result
 
     def results(self, cell: Cell, rounds: int) -> list[Result]:
-        """The complete results of a cell, round by round."""
+        """The complete results of a cell, round by round; those that cannot be read left out."""
         if self.verb != "run":
             return []
-        found = (self.result(self.cell(cell, number)) for number in range(1, rounds + 1))
-        return [result for result in found if result is not None and result.status == "complete"]
+        found = self._readable(self.result, cell, rounds)
+        return [result for result in found if result.status == "complete"]
 
     def curves(self, cell: Cell, rounds: int) -> list[StageCurves]:
-        """The stage curves of a cell, round by round."""
-        files = (self.cell(cell, number) / STAGES_FILE for number in range(1, rounds + 1))
-        return [read_document(StageCurves, file) for file in files if file.is_file()]
+        """The stage curves of a cell, round by round; those that cannot be read left out."""
+        return list(self._readable(self._curves, cell, rounds))
+
+    def _curves(self, directory: Path) -> StageCurves | None:
+        file = directory / STAGES_FILE
+        return read_document(StageCurves, file) if file.is_file() else None
+
+    def _readable(
+        self, read: Callable[[Path], Found | None], cell: Cell, rounds: int
+    ) -> Iterator[Found]:
+        """What is there of a cell, round by round."""
+        for number in range(1, rounds + 1):
+            with contextlib.suppress(UsageError):  # it is told of as a failed round
+                found = read(self.cell(cell, number))
+                if found is not None:
+                    yield found
 
     def set_aside(self, directory: Path) -> None:
         """Move an attempt that did not finish out of the way, and keep it."""
-        if not directory.is_dir():
+        if not directory.exists():
             return
         earlier = self.path / "earlier"
-        earlier.mkdir(exist_ok=True)
         stem = f"{directory.parent.name}-{directory.name}"
-        count = 1
-        while (earlier / f"{stem}-{count}").exists():
-            count += 1
-        os.replace(directory, earlier / f"{stem}-{count}")
+        with output_errors(earlier):
+            earlier.mkdir(exist_ok=True)
+            count = 1
+            while (earlier / f"{stem}-{count}").exists():
+                count += 1
+            os.replace(directory, earlier / f"{stem}-{count}")
 
     def strangers(self, cells: tuple[Cell, ...]) -> int:
         """Cells on disk that the sweep no longer has: an edited file leaves them."""
@@ -166,3 +198,12 @@ class SweepDirectory:
             if (directory / name).is_file():
                 return read_document(CellAttempt, directory / name)
         return None
+
+
+def _is_json(file: Path) -> bool:
+    """Whether a file is whole, whatever it says."""
+    try:
+        json.loads(file.read_bytes())
+    except ValueError:
+        return False
+    return True

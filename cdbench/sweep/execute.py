@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cdbench.config import RunConfig
 from cdbench.errors import CdbenchError
-from cdbench.schema.sweep import CellAttempt, CellRound, SweepEstimate
+from cdbench.schema.sweep import CellAttempt, CellRound, State, SweepEstimate
 from cdbench.sweep.cells import Cell, Sweep
 from cdbench.sweep.directory import SweepDirectory
 
@@ -52,8 +52,16 @@ def jobs(sweep: Sweep) -> list[Job]:
 
 def to_run(sweep: Sweep, directory: SweepDirectory, retry_failed: bool) -> list[Job]:
     """The jobs that are not finished; failed ones only where they are to be tried again."""
-    wanted = {"pending", "interrupted"} | ({"failed"} if retry_failed else set())
-    return [job for job in jobs(sweep) if directory.look(job.cell, job.round).state in wanted]
+    return [
+        job
+        for job in jobs(sweep)
+        if not is_done(directory.look(job.cell, job.round).state, retry_failed)
+    ]
+
+
+def is_done(state: State, retry_failed: bool) -> bool:
+    """Whether a cell in this state is left as it is."""
+    return state == "finished" or (state == "failed" and not retry_failed)
 
 
 def execute(

@@ -14,6 +14,7 @@ match a pattern in every key, a list in a pattern meaning any of its values.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -34,6 +35,22 @@ from cdbench.config import Tree, parse_yaml, read_tree
 from cdbench.errors import UsageError
 
 Verb = Literal["run", "stages"]
+NOT_OF_STAGES = ("modes", "dense", "work", "equal", "stages", "repeats", "slo", "price_per_hour")
+"""Keys and sections that decide what runs do, and nothing of a launch."""
+FORMS = {
+    "name": "a name of letters, digits, dots and hyphens",
+    "description": "a text",
+    "verb": "run or stages",
+    "seed": "a whole number from 0",
+    "rounds": "a whole number from 1",
+    "base": "a mapping of keys, or the name of a configuration",
+    "grid": "a list for each key: {KEY: [VALUE, …]}",
+    "link": "a list of mappings: [{KEY: VALUE, …}, …]",
+    "include": "a list of mappings: [{KEY: VALUE, …}, …]",
+    "exclude": "a list of mappings: [{KEY: VALUE, …}, …]",
+    "show": "a list of columns: [MODE.METRIC, …]",
+}
+"""How the value of each key is written."""
 Changes = dict[str, Any]
 """Dotted configuration keys (or whole sections) and the values one cell gives them."""
 
@@ -110,7 +127,18 @@ class SweepFile(BaseModel):
         for key in factors:
             if factors.count(key) > 1:
                 raise UsageError(f"{key}: varied twice; keep it in grid or in one list of link")
+        for key in self.varied:
+            self._check_varied(key)
         return self
+
+    def _check_varied(self, key: str) -> None:
+        """A key that no cell heeds would make cells that differ in nothing but their names."""
+        if key == "out":
+            raise UsageError("out: every cell has a directory of its own; drop it and use --out")
+        if self.verb == "stages" and key.partition(".")[0] in NOT_OF_STAGES:
+            raise UsageError(
+                f"{key}: no stage curve depends on it; drop it, or use verb run, not stages"
+            )
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -127,6 +155,8 @@ def read_sweep(name: str) -> SweepFile:
     """
     path = find_sweep(name)
     tree = read_tree(path)
+    if not tree:
+        raise UsageError(f"{path}: is empty, so nothing varies; write base and grid")
     tree.setdefault("name", path.name.removesuffix(".yaml"))
     return parse_sweep({**tree, "base": _base(tree.get("base"), path)}, str(path))
 
@@ -137,10 +167,16 @@ def parse_sweep(tree: Tree, source: str) -> SweepFile:
         return SweepFile.model_validate(tree)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        key = str(first["loc"][0]) if first["loc"] else "sweep"
-        why = "is no key of a sweep" if first["type"] == "extra_forbidden" else first["msg"]
-        known = ", ".join(SweepFile.model_fields)
-        raise UsageError(f"{source}: {key}: {why}; its keys are {known}") from None
+        # Beyond a key of the file's own, pydantic names what it tried of a union.
+        key = ".".join(str(part) for part in first["loc"] if part not in ("str", "[key]"))
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(SweepFile.model_fields)
+            raise UsageError(
+                f"{source}: {key}: is no key of a sweep; its keys are {known}"
+            ) from None
+        form = FORMS[str(first["loc"][0])] if first["loc"] else "a mapping"
+        given = textwrap.shorten(repr(first["input"]), 60, placeholder="…")
+        raise UsageError(f"{source}: {key}: {given} is refused; write {form}") from None
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 

@@ -12,7 +12,8 @@ from cdbench.config import RunConfig
 from cdbench.metrics.sustained import ATTAINMENT, OfferedLoad, highest_sustained_rate
 from cdbench.schema import Result
 from cdbench.schema.sweep import SweepCell
-from cdbench.sweep.cells import Cell, plain
+from cdbench.sweep.cells import Cell
+from cdbench.sweep.changes import plain
 from cdbench.workloads.arrivals import parse_arrivals
 
 PACE = ("arrivals", "requests")

@@ -2,7 +2,7 @@
 
 Open-loop gaps are drawn once, before anything runs, and rescaled so that the last of n requests
 arrives at n/rate to the digit: every run at a rate offers that rate, whatever the seed. On a ramp
-the same gaps are stretched so that the rate grows linearly with time, from RATE1 at the start to
+the same gaps are stretched so that the rate changes linearly with time, from RATE1 at the start to
 RATE2 at the last arrival; the mean of the two is the rate offered.
 """
 
@@ -23,6 +23,9 @@ from cdbench.workloads.arrivals import ArrivalSpec
 from cdbench.workloads.draws import stream
 
 LINE_FORM = 'seconds, or {"arrival_s": seconds},'
+MAX_SPAN_S = 86_400.0
+"""The last arrival comes within a day: each mode waits for it twice in every block."""
+MANY_DAYS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,10 @@ class ArrivalProcess:
         return cls(spec, seed, () if spec.file is None else read_trace(spec.file))
 
     def schedule(self, requests: int) -> ArrivalSchedule:
-        """The arrivals of so many requests; UsageError where a trace holds fewer."""
+        """The arrivals of so many requests.
+
+        UsageError where a trace holds fewer, or the last one is too far off to wait for.
+        """
         spec = self.spec
         if spec.kind in (Arrivals.ALL_AT_ONCE, Arrivals.CLOSED_LOOP):
             return ArrivalSchedule(spec)
@@ -93,8 +99,22 @@ class ArrivalProcess:
                     f"workload.arrivals: {spec.file} holds {len(self.trace_s)} arrivals for "
                     f"{requests} requests; lower workload.requests, or add lines"
                 )
+            self._check_span(self.trace_s[requests - 1], requests)
             return ArrivalSchedule(spec, self.trace_s[:requests])
+        assert spec.mean_rate is not None, "only called for an open loop"
+        self._check_span(requests / spec.mean_rate, requests)
         return ArrivalSchedule(spec, tuple(open_loop_offsets(spec, requests, self.seed).tolist()))
+
+    def _check_span(self, last_s: float, requests: int) -> None:
+        if last_s <= MAX_SPAN_S:
+            return
+        days = last_s / MAX_SPAN_S
+        after = f"{days:,.1f} days" if days < MANY_DAYS else f"more than {MANY_DAYS:,} days"
+        cure = "raise the rate" if self.spec.file is None else "scale its times down"
+        raise UsageError(
+            f"workload.arrivals: under {self.spec} the last of {requests} requests arrives after "
+            f"{after}, a run waits at most one; {cure}, or lower workload.requests"
+        )
 
 
 def open_loop_offsets(spec: ArrivalSpec, requests: int, seed: int) -> np.ndarray:
@@ -112,7 +132,9 @@ def open_loop_offsets(spec: ArrivalSpec, requests: int, seed: int) -> np.ndarray
     last_s = 2 * requests / (start + end)
     # Λ(t) = start·t + (end − start)·t² / (2·last_s), solved for t without cancellation.
     slope = (end - start) / last_s
-    offsets: np.ndarray = 2 * order / (start + np.sqrt(start**2 + 2 * slope * order))
+    # Where the rate falls to almost nothing, rounding may leave less than nothing under the root.
+    root = np.sqrt(np.maximum(start**2 + 2 * slope * order, 0))
+    offsets = np.minimum(2 * order / (start + root), last_s)
     offsets[-1] = last_s
     return offsets
 

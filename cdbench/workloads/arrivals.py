@@ -3,7 +3,7 @@
     all-at-once                      everything is there at the start
     closed-loop:CLIENTS              each of so many clients sends its next request when one ends
     open-loop:RATE[:BURSTINESS]      gamma gaps around RATE requests a second; 1 is Poisson
-    ramp:RATE1-RATE2[:BURSTINESS]    the same, the rate growing linearly with time
+    ramp:RATE1-RATE2[:BURSTINESS]    the same, the rate growing or falling linearly with time
     trace:FILE                       seconds from the start, one arrival a line
 
 The times themselves are made in ``cdbench.workloads.arrival_times``.
@@ -27,7 +27,11 @@ FORMS = (
 MIN_BURSTINESS, MAX_BURSTINESS = 0.01, 10_000.0
 """Outside, all arrivals fall together or stand in a row to the last digit a float has."""
 
-_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+MAX_RATE = 1e6
+"""Requests per second. A microsecond apart they come all at once for any engine."""
+MAX_CLIENTS = 1_000_000
+
+_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _OPEN_LOOP = re.compile(rf"({_NUMBER})(?::({_NUMBER}))?")
 _RAMP = re.compile(rf"({_NUMBER})-({_NUMBER})(?::({_NUMBER}))?")
 
@@ -77,8 +81,8 @@ def parse_arrivals(text: str) -> ArrivalSpec:
     kind, colon, argument = text.partition(":")
     if kind == "all-at-once" and not colon:
         return ArrivalSpec()
-    if kind == "closed-loop" and re.fullmatch(r"[0-9]{1,9}", argument) and int(argument) >= 1:
-        return ArrivalSpec(Arrivals.CLOSED_LOOP, clients=int(argument))
+    if kind == "closed-loop" and re.fullmatch(r"[+-]?[0-9]+", argument):
+        return _closed_loop(text, argument)
     if kind == "open-loop" and (found := _OPEN_LOOP.fullmatch(argument)):
         rate, burstiness = found.groups()
         return _open_loop(text, rate, None, burstiness)
@@ -86,15 +90,28 @@ def parse_arrivals(text: str) -> ArrivalSpec:
         return _open_loop(text, *found.groups())
     if kind == "trace" and argument:
         return ArrivalSpec(Arrivals.TRACE, file=argument)
+    form = next((form for form in FORMS if form.partition(":")[0] == kind), None)
+    if form is not None:
+        raise UsageError(f"workload.arrivals: {text!r} is not of the form {form}; use that form")
     raise UsageError(f"workload.arrivals: {text!r} is unknown; write {', '.join(FORMS)}")
+
+
+def _closed_loop(text: str, clients: str) -> ArrivalSpec:
+    # Leading zeros and thousands of digits are no number of clients either.
+    if len(clients) > len(str(MAX_CLIENTS)) or not 1 <= int(clients) <= MAX_CLIENTS:
+        raise UsageError(
+            f"workload.arrivals: {text!r} has a number of clients out of range; use 1 to "
+            f"{MAX_CLIENTS:,}"
+        )
+    return ArrivalSpec(Arrivals.CLOSED_LOOP, clients=int(clients))
 
 
 def _open_loop(text: str, rate: str, end_rate: str | None, burstiness: str | None) -> ArrivalSpec:
     rates = [float(given) for given in (rate, end_rate) if given is not None]
-    if not all(0 < given < float("inf") for given in rates):
+    if not all(0 < given <= MAX_RATE for given in rates):
         raise UsageError(
-            f"workload.arrivals: {text!r} has no rate that requests could arrive at; "
-            "give requests per second above 0"
+            f"workload.arrivals: {text!r} has a rate out of range; give requests per second above "
+            f"0, up to {MAX_RATE:,.0f}, or use all-at-once"
         )
     shape = 1.0 if burstiness is None else float(burstiness)
     if not MIN_BURSTINESS <= shape <= MAX_BURSTINESS:

@@ -6,11 +6,15 @@ from the hub, or from its local cache where there is no network. Nothing from a 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import json
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from cdbench import resources
@@ -18,6 +22,7 @@ from cdbench.errors import UsageError
 from cdbench.models.loading import HUB_ANSWER_S, within
 
 HUB_PREFIX = "hf:"
+_HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
 LOADERS = {
     ".json": "json",
     ".jsonl": "json",
@@ -25,6 +30,9 @@ LOADERS = {
     ".parquet": "parquet",
     ".txt": "text",
 }
+
+_NO_ROW = "corresponds to no data"
+"""How the library says that a file it could parse has no row."""
 
 Row = dict[str, Any]
 
@@ -82,14 +90,62 @@ def _from_file(source: str, subset: str | None, scratch: str) -> Any:
         raise UsageError(
             f"workload.source: {source}: files {', '.join(LOADERS)} can be read; rename or convert"
         )
+    _check_content(source, path, loader)
     try:
         # The library keeps a copy of what it has parsed; a scratch one, so that none goes stale.
         return datasets.load_dataset(loader, data_files=str(path), cache_dir=scratch)
     except Exception as error:  # its parsers raise their own
+        if _NO_ROW in str(error):
+            raise UsageError(
+                f"workload.source: {source} holds no row; add some, or name another"
+            ) from None
         raise UsageError(
             f"workload.source: {source}: {_first_line(error)}; expected {loader} rows that all "
             "have the same columns"
         ) from None
+
+
+def _check_content(source: str, path: Path, loader: str) -> None:
+    """UsageError for a file without a row, and for what the JSON parser does not survive."""
+    try:
+        with path.open("rb") as file:
+            start = next((part for line in file if (part := line.strip())), b"")
+            if not start:
+                raise UsageError(f"workload.source: {source} is empty; name another file")
+            wrong = _wrong_json(start, file) if loader == "json" else None
+    except OSError as error:
+        raise UsageError(
+            f"workload.source: {source}: {error.strerror or error}; name a file that can be read"
+        ) from None
+    if wrong is not None:
+        raise UsageError(
+            f"workload.source: {source}: {wrong}; expected rows {{...}}, one a line or in a list"
+        )
+
+
+def _wrong_json(start: bytes, rest: Iterable[bytes]) -> str | None:
+    """What stands where a row should, in a file of JSON that starts with this line.
+
+    Its parser reads a null among the rows as one without values, and dies of one at the start of a
+    block.
+    """
+    if start.removeprefix(codecs.BOM_UTF8)[:1] not in (b"{", b"["):
+        return f"starts with {_short(start)}"
+    if _is_object(start) and any(line.strip() == b"null" for line in rest):
+        return "holds null where a row should be"
+    return None
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _short(line: bytes) -> str:
+    text = repr(line[:21].decode(errors="replace"))
+    return text if len(line) <= 21 else f"{text}..."
 
 
 def _from_hub(source: str, subset: str | None) -> Any:
@@ -97,6 +153,15 @@ def _from_hub(source: str, subset: str | None) -> Any:
     import huggingface_hub
 
     name = source.removeprefix(HUB_PREFIX)
+    if not _HUB_NAME.fullmatch(name):
+        raise UsageError(
+            f"workload.source: {source!r} names no dataset; write hf:NAME or hf:OWNER/NAME"
+        )
+    if Path(name).exists():
+        raise UsageError(
+            f"workload.source: {source}: something called {name} lies here and would be read in "
+            "its place; run elsewhere, or give a file"
+        )
     try:
         # The client's own patience has no end; whether the hub is there shows at once.
         ask = huggingface_hub.HfApi().dataset_info

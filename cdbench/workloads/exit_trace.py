@@ -9,21 +9,25 @@ has depths at one threshold and no prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cdbench import manifest
 from cdbench.errors import UsageError
 from cdbench.grammar import ExitSpec, check_exit, parse_exit
-from cdbench.models.loading import LoadedModel
 from cdbench.runtime.exits import RULES
-from cdbench.schema import GenerateDocument, WorkloadRecord
+from cdbench.schema import GenerateDocument, GeneratedRequest, WorkloadRecord
 from cdbench.schema.recording import RECORD_FILE
 from cdbench.workloads.recording import Depths
 from cdbench.workloads.recording_files import is_recording, read_recording
-from cdbench.workloads.traced import ExitTrace, TracedRequest, own_requests, replayed, traced
+from cdbench.workloads.traced import (
+    ExitTrace,
+    TracedRequest,
+    own_requests,
+    replayed,
+    traced,
+    which_weights,
+)
 
 __all__ = [
     "ExitTrace",
@@ -31,7 +35,6 @@ __all__ = [
     "load_exit_trace",
     "own_requests",
     "replayed",
-    "trace_notes",
     "traced",
 ]
 
@@ -46,7 +49,10 @@ class _Settings(BaseModel):
     exit: str
     R: int = Field(ge=1)
     min_loops: int = Field(1, ge=1)
-    exit_lag: int = Field(0, ge=0)
+    exit_lag: int = Field(0, ge=0, le=1)
+    first_token: str = "full"
+    weights: str = "checkpoint"
+    layers: str | None = None
 
 
 def load_exit_trace(spec: ExitSpec) -> ExitTrace:
@@ -87,6 +93,8 @@ def _from_recording(path: Path, asked: ExitSpec) -> ExitTrace:
         max_loops=document.max_loops,
         requests=tuple(_recorded(r, depths if derived else None) for r, depths in pairs),
         derived_from=ran.threshold if derived else None,
+        first_token=str(document.config.get("first_token", "full")),
+        weights=which_weights(str(document.config.get("weights", "checkpoint")), document.layers),
         hashes=document.model.files,
         marks=tuple(document.marks),
     )
@@ -122,12 +130,9 @@ def _from_document(text: str, file: str, where: str) -> ExitTrace:
     live = parse_exit(settings.exit)
     if live.rule == "trace":
         raise UsageError(f"{where}: `config.exit` is itself a trace; {_RECORD}")
-    for request in document.requests:
-        if len(request.depths) != len(request.tokens):
-            raise UsageError(
-                f"{where}: request {request.index} has {len(request.tokens)} tokens and "
-                f"{len(request.depths)} depths; {_RECORD}"
-            )
+    for place, request in enumerate(document.requests):
+        if wrong := _what_is_wrong(request, place, settings.R):
+            raise UsageError(f"{where}: request {place}: {wrong}; {_RECORD}")
     return ExitTrace(
         file=file,
         model=document.model,
@@ -135,6 +140,8 @@ def _from_document(text: str, file: str, where: str) -> ExitTrace:
         min_loops=settings.min_loops,
         lag=settings.exit_lag,
         max_loops=settings.R,
+        first_token=settings.first_token,
+        weights=which_weights(settings.weights, settings.layers),
         requests=tuple(
             TracedRequest(
                 id=str(request.index),
@@ -149,17 +156,16 @@ def _from_document(text: str, file: str, where: str) -> ExitTrace:
     )
 
 
-def trace_notes(trace: ExitTrace, model: LoadedModel) -> Iterator[str]:
-    """What a person must be told of replaying this trace on this model."""
-    if trace.model not in (model.name, Path(model.name).name):
-        yield f"{trace.file} was recorded on {trace.model}, this is {model.name}"
-    elif trace.hashes and model.weight_seed is None:
-        own = manifest.identify(model.name, model.files).files
-        changed = sorted(name for name in trace.hashes if own.get(name) != trace.hashes[name])
-        if changed:
-            yield f"{trace.file} was recorded on other files of {model.name}: {', '.join(changed)}"
-    for mark in trace.marks:
-        yield f"{trace.file}: {mark}"
+def _what_is_wrong(request: GeneratedRequest, place: int, max_loops: int) -> str | None:
+    if request.index != place:
+        return f"its index is {request.index}"
+    if len(request.depths) != len(request.tokens):
+        return f"it has {len(request.tokens)} tokens and {len(request.depths)} depths"
+    if request.prompt_tokens < 1 or any(token < 0 for token in request.tokens):
+        return "it has no prompt, or a token id below 0"
+    if any(not 1 <= depth <= max_loops for depth in request.depths):
+        return f"a depth is not 1 to {max_loops}"
+    return None
 
 
 def _read(file: str, where: str) -> str:

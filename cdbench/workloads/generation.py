@@ -24,7 +24,6 @@ from cdbench.workloads import generation_record as record
 from cdbench.workloads.exit_trace import load_exit_trace, replayed
 from cdbench.workloads.prompts import Prompt
 from cdbench.workloads.resolve import (
-    check_trace_depth,
     engine_config,
     exit_policy,
     full_depth,
@@ -33,6 +32,7 @@ from cdbench.workloads.resolve import (
     sampling,
     stops,
 )
+from cdbench.workloads.trace_fit import check_trace
 
 DEFAULT_NEW_TOKENS = 64
 
@@ -81,7 +81,9 @@ def prepare(config: RunConfig, prompts: Sequence[Prompt], ending: Ending) -> Gen
     (mode,) = config.resolved_modes
     asked = config.exit.spec
     trace = load_exit_trace(asked) if asked is not None and asked.rule == "trace" else None
-    if asked is not None and trace is None:
+    if trace is not None:
+        _refuse_endings(ending)
+    elif asked is not None:
         check_exit(asked.rule, asked.threshold, RULES)
     model = load_model(
         config.model,
@@ -92,11 +94,11 @@ def prepare(config: RunConfig, prompts: Sequence[Prompt], ending: Ending) -> Gen
     )
     _refuse_dense_on_looped(mode, model)
     max_loops = full_depth(config, model)
+    if trace is not None:
+        check_trace(trace, config, model, max_loops, mode.adaptive)
     policy = exit_policy(config, model, trace)
     check_policy(policy, model.network.dims, max_loops)
     engine = _engine(config, mode, model, max_loops, len(prompts))
-    if trace is not None and mode.adaptive:
-        check_trace_depth(trace, engine.max_loops)
     requests = _requests(config, model, policy, prompts, ending)
     where = [prompt.where for prompt in prompts]
     if trace is not None:
@@ -111,7 +113,7 @@ def prepare(config: RunConfig, prompts: Sequence[Prompt], ending: Ending) -> Gen
         requests=tuple(requests),
         settings={
             **record.settings(config, model, engine, live),
-            "max_new_tokens": ending.max_new_tokens,
+            "max_new_tokens": ending.max_new_tokens if trace is None else None,
             "ignore_eos": ending.ignore_eos,
             "stop": list(ending.stop),
             "forced": list(forced),
@@ -138,6 +140,19 @@ def _refuse_dense_on_looped(mode: Mode, model: LoadedModel) -> None:
     if mode.kind == "dense" and loops > 1:
         raise UsageError(
             f"mode '{mode}': {model.name} runs {loops} loops; use static, lockstep or cdb"
+        )
+
+
+def _refuse_endings(ending: Ending) -> None:
+    """Raise UsageError where a flag would end what a trace has ended already."""
+    flags = {
+        "--max-new-tokens": ending.max_new_tokens != DEFAULT_NEW_TOKENS,
+        "--ignore-eos": ending.ignore_eos,
+        "--stop": bool(ending.stop),
+    }
+    for flag in (flag for flag, given in flags.items() if given):
+        raise UsageError(
+            f"{flag}: means nothing beside a trace, whose tokens are replayed; drop it"
         )
 
 

@@ -8,11 +8,13 @@ from pydantic import JsonValue
 
 from cdbench.config import RunConfig
 from cdbench.grammar import ExitSpec, Mode
+from cdbench.models.base import dtype_name
 from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import ExitPolicy, RequestResult
 from cdbench.runtime.engine import Engine
 from cdbench.schema import GeneratedRequest
-from cdbench.workloads.exit_trace import ExitTrace, trace_notes
+from cdbench.workloads.trace_fit import trace_notes
+from cdbench.workloads.traced import ExitTrace
 
 
 def settings(
@@ -28,7 +30,7 @@ def settings(
         "R": engine.max_loops,
         "kv": engine.config.kv_layout,
         "kv_budget_bytes": config.kv.budget_bytes,
-        "dtype": str(model.network.dtype).removeprefix("torch."),
+        "dtype": dtype_name(model.network.dtype),
         "device": model.network.device.type,
         "width": sizes.width,
         "max_residents": sizes.max_residents,

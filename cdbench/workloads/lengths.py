@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from cdbench.errors import UsageError
 
 FORMS = ("N", "A-B", "lognormal:MEDIAN:SIGMA")
+MAX_SIGMA = 5.0
+"""At this spread one prompt in a thousand is millions of times as long as the median."""
 
 _WHOLE = r"([0-9]{1,9})"
 _UNIFORM = re.compile(rf"{_WHOLE}-{_WHOLE}")
@@ -25,7 +27,7 @@ class LengthSpec:
     """A distribution of lengths in tokens; ``str()`` gives the text back.
 
     ``low`` to ``high`` is uniform and one length where they agree. With ``sigma``, the standard
-    deviation of the logarithm, ``low`` is the median.
+    deviation of the logarithm, ``low`` is the median; its tail has no end, so ``high`` is no bound.
     """
 
     low: int
@@ -64,6 +66,11 @@ def parse_lengths(text: str) -> LengthSpec:
         raise UsageError(
             f"workload.prompt_tokens: {text!r} holds no length; use 1 token or more, the smaller "
             "number first"
+        )
+    if spec.sigma is not None and spec.sigma > MAX_SIGMA:
+        raise UsageError(
+            f"workload.prompt_tokens: {text!r} has sigma {spec.sigma:g}, which is the standard "
+            f"deviation of the logarithm; use 0 to {MAX_SIGMA:g}"
         )
     return spec
 

@@ -61,7 +61,9 @@ def derive(signals_TR: FloatArray, policy: ExitPolicy) -> Depths:
     A decision may be taken at loop k where k + lag reaches the floor, and ends the token after loop
     k + lag; the last loop ends every token, and a NaN never does.
     """
-    loops = signals_TR.shape[1]
+    tokens, loops = signals_TR.shape
+    if not tokens:
+        return Depths(np.empty(0, np.int64), np.empty(0, np.int64))
     met = _met(signals_TR, policy)
     loop_R = np.arange(1, loops + 1)
     leaves = _first_loop(met & (loop_R + policy.lag >= policy.min_loops), loops) + policy.lag

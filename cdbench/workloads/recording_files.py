@@ -3,60 +3,55 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
-import zipfile
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
+from typing import Any
 
 from cdbench.errors import UsageError
 from cdbench.runtime.core import FloatArray
 from cdbench.runtime.exits import RULES, Needs
-from cdbench.schema.files import read_document, to_json
-from cdbench.schema.recording import RECORD_FILE, SIGNALS_FILE, Recording, SignalsFile
+from cdbench.schema.files import read_document, to_json, write_whole
+from cdbench.schema.recording import RECORD_FILE, SIGNALS_FILE, Recording
+from cdbench.schema.workload import WorkloadRecord
+from cdbench.workloads.arrival_times import ArrivalSchedule
+from cdbench.workloads.identity import workload_hash
 from cdbench.workloads.recording import Recorded
+from cdbench.workloads.signals_file import most_bytes, unpack_signals
 
 AGAIN = "record it again with `cdbench record`"
 
 
-def pack_signals(
-    signals: Sequence[FloatArray], max_loops: int, dtype: Literal["float32", "float64"]
-) -> tuple[SignalsFile, bytes]:
-    """``signals.npz`` and what the document says of it.
-
-    A rule computes its signal in float32, or in float64 for a float64 model: nothing is rounded.
-    """
-    lengths = [len(s) for s in signals]
-    lines = np.concatenate([np.empty((0, max_loops)), *signals]).astype(dtype)
-    file = io.BytesIO()
-    offsets = np.cumsum([0, *lengths], dtype=np.int64)
-    np.savez_compressed(file, signals=lines, offsets=offsets)
-    content = file.getvalue()
-    digest = hashlib.sha256(content).hexdigest()
-    return SignalsFile(sha256=digest, dtype=dtype, tokens=len(lines), loops=max_loops), content
+def sealed(document: Recording) -> Recording:
+    """The document with the hash of its content, by which a later change is found."""
+    return document.model_copy(
+        update={"content_sha256": _content_sha256(json.loads(to_json(document)))}
+    )
 
 
 def write_recording(directory: Path, document: Recording, signals_npz: bytes) -> Path:
-    """Write both files, the document last; what it says of the signals is then there."""
-    _write_whole(directory / SIGNALS_FILE, signals_npz)
-    path = directory / RECORD_FILE
-    _write_whole(path, _document_text(document).encode())
+    """Write both files or none, the document last; what it says of the signals is then there."""
+    signals, path = directory / SIGNALS_FILE, directory / RECORD_FILE
+    try:
+        write_whole(signals, signals_npz)
+        write_whole(path, _document_text(document))
+    except BaseException:
+        for file in (path, signals):
+            file.unlink(missing_ok=True)
+        raise
     return path
 
 
 def read_recording(path: Path) -> Recorded:
     """Read a recording, given its ``record.json`` or the directory of it.
 
-    Raises UsageError where it is missing, damaged, incomplete, or does not agree with itself.
+    Raises UsageError where it is missing, damaged, changed, incomplete, or does not agree with
+    itself.
     """
     file = path / RECORD_FILE if path.is_dir() else path
     document = read_document(Recording, file)
     _check_document(document, str(file))
+    _check_hashes(document, file)
     signals = _read_signals(document, file.parent / document.signals.file)
     recorded = Recorded(document, signals)
     _check_depths(recorded, str(file))
@@ -72,10 +67,10 @@ def _document_text(document: Recording) -> str:
     return head.removesuffix(empty) + f'"requests": [\n    {lines}\n  ]\n}}\n'
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+def _content_sha256(document: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in document.items() if key != "content_sha256"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_document(document: Recording, where: str) -> None:
@@ -84,45 +79,69 @@ def _check_document(document: Recording, where: str) -> None:
         raise UsageError(
             f"{where}: exit: {document.exit.rule!r} is no rule with a threshold; {AGAIN}"
         )
+    if not 1 <= document.exit.min_loops <= document.max_loops or document.exit.lag not in (0, 1):
+        raise UsageError(f"{where}: exit: its floor or lag fits no {document.max_loops}-loop run")
+    seen: set[str] = set()
     for request in document.requests:
-        lengths = {
-            len(request.tokens),
-            len(request.executed_depths),
-            len(request.requested_depths),
-        }
-        if len(lengths) > 1 or not request.tokens or not request.prompt:
-            raise UsageError(
-                f"{where}: request {request.id!r}: tokens and depths are not of one length, or "
-                f"there are none; {AGAIN}"
-            )
+        if wrong := _what_is_wrong(request, document.max_loops):
+            raise UsageError(f"{where}: request {request.id!r}: {wrong}; {AGAIN}")
+        if request.id in seen:
+            raise UsageError(f"{where}: two requests have the id {request.id!r}; {AGAIN}")
+        seen.add(request.id)
+
+
+def _what_is_wrong(request: WorkloadRecord, max_loops: int) -> str | None:
+    executed, requested = request.executed_depths, request.requested_depths
+    if not len(request.tokens) == len(executed) == len(requested):
+        return "tokens and depths are not of one length"
+    if not request.tokens or not request.prompt:
+        return "it has no prompt or no tokens"
+    if min(request.prompt) < 0 or min(request.tokens) < 0:
+        return "a token id is below 0"
+    if min(*executed, *requested) < 1 or max(*executed, *requested) > max_loops:
+        return f"a depth is not 1 to {max_loops}"
+    return None
+
+
+def _check_hashes(document: Recording, file: Path) -> None:
+    """Nothing may have changed since it was written."""
+    # The workload's own hash goes first: it tells more, and is in every recording.
+    if workload_hash(document.requests, ArrivalSchedule()) != document.workload_hash:
+        raise UsageError(
+            f"{file}: requests: a prompt, token or depth is not the one recorded (workload_hash); "
+            f"{AGAIN}"
+        )
+    if document.content_sha256 is None:
+        return
+    if _content_sha256(json.loads(file.read_text(encoding="utf-8"))) != document.content_sha256:
+        raise UsageError(
+            f"{file}: was changed after it was recorded (content_sha256); restore it, or {AGAIN}"
+        )
 
 
 def _read_signals(document: Recording, path: Path) -> tuple[FloatArray, ...]:
     told = document.signals
+    later = [len(request.tokens) - 1 for request in document.requests]
+    if (told.tokens, told.loops) != (sum(later), document.max_loops):
+        raise _other_signals(document, path)
     try:
-        content = path.read_bytes()
+        fits = path.stat().st_size <= most_bytes(told, len(later))
+        content = path.read_bytes() if fits else b""
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; {AGAIN}") from None
     if hashlib.sha256(content).hexdigest() != told.sha256:
         raise UsageError(f"{path}: is not the file that {RECORD_FILE} was written with; {AGAIN}")
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            lines, offsets = arrays["signals"], arrays["offsets"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise UsageError(f"{path}: is no file of recorded signals; {AGAIN}") from None
-    later = np.cumsum([0, *(len(r.tokens) - 1 for r in document.requests)])
-    if (
-        lines.shape != (told.tokens, told.loops)
-        or told.loops != document.max_loops
-        or lines.dtype != told.dtype
-        or not np.array_equal(offsets, later)
-        or later[-1] != told.tokens
-    ):
-        raise UsageError(
-            f"{path}: has not one line of {document.max_loops} loops for every later token of "
-            f"{RECORD_FILE}; {AGAIN}"
-        )
-    return tuple(lines[a:b] for a, b in pairwise(later))
+        return unpack_signals(content, told, later)
+    except ValueError:
+        raise _other_signals(document, path) from None
+
+
+def _other_signals(document: Recording, path: Path) -> UsageError:
+    return UsageError(
+        f"{path}: has not one line of {document.max_loops} loops for every later token of "
+        f"{RECORD_FILE}; {AGAIN}"
+    )
 
 
 def _check_depths(recorded: Recorded, where: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import psutil
 import torch
@@ -19,7 +18,8 @@ from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import ExitPolicy, SamplingParams
 from cdbench.runtime.engine import EngineConfig
 from cdbench.runtime.exits import RULES
-from cdbench.workloads.exit_trace import ExitTrace
+from cdbench.workloads.trace_fit import check_kept
+from cdbench.workloads.traced import ExitTrace
 
 
 def exit_policy(config: RunConfig, model: LoadedModel, trace: ExitTrace | None) -> ExitPolicy:
@@ -34,22 +34,10 @@ def exit_policy(config: RunConfig, model: LoadedModel, trace: ExitTrace | None) 
     min_loops: int = asked.min_loops
     lag: int = asked.lag
     if trace is not None:
-        given = asked.model_fields_set
-        _check_derived(trace, min_loops if "min_loops" in given else None, "min_loops")
-        _check_derived(trace, lag if "lag" in given else None, "lag")
-        min_loops = min_loops if "min_loops" in given else trace.min_loops
-        lag = lag if "lag" in given else trace.lag
+        given = {key: getattr(asked, key) for key in asked.model_fields_set}
+        check_kept(trace, given)
+        min_loops, lag = trace.min_loops, trace.lag
     return ExitPolicy(spec.rule, threshold, min_loops, lag, spec.depth)
-
-
-def _check_derived(trace: ExitTrace, asked: int | None, key: Literal["min_loops", "lag"]) -> None:
-    """Raise UsageError where derived depths would be those of another floor or lag."""
-    recorded = getattr(trace, key)
-    if trace.derived_from is not None and asked not in (None, recorded):
-        raise UsageError(
-            f"exit.{key}: {asked} is given, but the depths of {trace.spec} follow from "
-            f"{trace.file}, which has {recorded}; drop it"
-        )
 
 
 def _card_exit(model: LoadedModel, threshold: float | None) -> ExitSpec:
@@ -82,15 +70,6 @@ def full_depth(config: RunConfig, model: LoadedModel) -> int:
     return asked
 
 
-def check_trace_depth(trace: ExitTrace, max_loops: int) -> None:
-    """Raise UsageError where recorded depths do not belong to this full depth."""
-    if trace.max_loops != max_loops:
-        raise UsageError(
-            f"trace {trace.file}: was recorded at {trace.max_loops} loops, this run has "
-            f"{max_loops}; set --max-loops {trace.max_loops}"
-        )
-
-
 def kv_layout(config: RunConfig, model: LoadedModel) -> str:
     """The layout asked for, else the one on the model's card."""
     given = "layout" in config.kv.model_fields_set
@@ -98,11 +77,20 @@ def kv_layout(config: RunConfig, model: LoadedModel) -> str:
 
 
 def kv_budget_bytes(config: RunConfig, model: LoadedModel, engines: int = 1) -> int | None:
-    """The KV budget of each of so many engines held at once; None without one."""
-    if config.kv.budget_fraction is None:
-        return config.kv.budget_bytes
-    share = config.kv.budget_fraction / engines
-    return max(1, int(share * free_bytes(model.network.device)))
+    """The KV budget of each of so many engines held at once; None without one.
+
+    UsageError where the device has not that much memory left.
+    """
+    if config.kv.budget_fraction is not None:
+        share = config.kv.budget_fraction / engines
+        return max(1, int(share * free_bytes(model.network.device)))
+    budget = config.kv.budget_bytes
+    if budget is not None and budget * engines > (free := free_bytes(model.network.device)):
+        raise UsageError(
+            f"kv.budget_bytes: {budget:,} bytes for each of {engines} modes are more than the "
+            f"{free:,} free on {model.network.device}; lower it, or use kv.budget_fraction"
+        )
+    return budget
 
 
 def free_bytes(device: torch.device) -> int:

@@ -20,10 +20,8 @@ from typing import Any, Literal
 
 from cdbench import resources
 from cdbench.errors import UsageError
+from cdbench.workloads.columns import first_values, refuse_empty
 from cdbench.workloads.dataset import Row, Rows
-
-PROBED_ROWS = 50
-"""Rows looked through for a column's first value: the first ones may be empty."""
 
 Format = Literal["auto", "text", "chat", "sharegpt", "alpaca", "ids"]
 
@@ -72,16 +70,15 @@ class ShapeSettings:
 
 def reader_for(rows: Rows, settings: ShapeSettings) -> tuple[Format, Reader]:
     """How the rows of a dataset are read. UsageError where nothing in them can be recognised."""
-    for key, column in (
-        ("column", settings.column),
-        ("reference_column", settings.reference_column),
-    ):
+    named = {"column": settings.column, "reference_column": settings.reference_column}
+    for key, column in named.items():
         if column is not None and column not in rows.columns:
             raise UsageError(
                 f"workload.{key}: {rows.where} has no column {column!r}; "
                 f"{resources.nearest_hint(column, rows.columns)}"
             )
     seen = first_values(rows)
+    refuse_empty(rows, seen, named)
     shape = _recognised(seen, settings) if settings.format == "auto" else settings.format
     if shape == "text":
         return shape, _text_reader(rows, seen, settings)
@@ -96,31 +93,6 @@ def reader_for(rows: Rows, settings: ShapeSettings) -> tuple[Format, Reader]:
             f"(it has {', '.join(rows.columns)})"
         )
     return shape, _turns_reader(column, first_pair=shape == "sharegpt")
-
-
-def first_values(rows: Rows) -> Row:
-    """Column → its first value that is not empty, over the first rows; where all are, one of them.
-
-    A null gives way to any value, so that a column of empty texts still is one of text.
-    """
-    seen: Row = dict.fromkeys(rows.columns)
-    for index in range(min(PROBED_ROWS, len(rows))):
-        row = rows[index]
-        for column, value in seen.items():
-            if not _holds(value) and row[column] is not None:
-                seen[column] = row[column]
-        if all(map(_holds, seen.values())):
-            break
-    return seen
-
-
-def _holds(value: Any) -> bool:
-    """Whether a value holds something. A mapping of empty lists is a conversation without turns."""
-    if isinstance(value, str):
-        return bool(value.strip())
-    if isinstance(value, dict):
-        return any(map(_holds, value.values()))
-    return bool(value) if isinstance(value, list) else value is not None
 
 
 def _recognised(seen: Row, settings: ShapeSettings) -> Format:

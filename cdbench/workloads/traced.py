@@ -33,8 +33,9 @@ class ExitTrace:
     """A recorded run: the rule of its depths, its full depth, and its requests.
 
     ``spec`` has the threshold that the depths belong to, ``derived_from`` the one of the recorded
-    run where that is another. ``hashes`` are of the model's files, where they are known; ``marks``
-    say what in the recording is not the model's own doing.
+    run where that is another. ``hashes`` are of the model's files, where they are known;
+    ``weights`` is as ``which_weights`` says it. ``marks`` say what in the recording is not the
+    model's own doing.
     """
 
     file: str
@@ -45,6 +46,8 @@ class ExitTrace:
     max_loops: int
     requests: tuple[TracedRequest, ...]
     derived_from: float | None = None
+    first_token: str = "full"
+    weights: str = "checkpoint"
     hashes: dict[str, str] = field(default_factory=dict)
     marks: tuple[str, ...] = ()
 
@@ -57,6 +60,11 @@ class ExitTrace:
             f"derived for {self.spec} from the signals in {self.file}, recorded at "
             f"{self.derived_from:g}: approximate"
         )
+
+
+def which_weights(weights: str, layers: str | None) -> str:
+    """The values of ``weights`` and ``layers`` in words."""
+    return weights if layers is None else f"{weights} and layers {layers}"
 
 
 def own_requests(trace: ExitTrace, policy: ExitPolicy) -> list[Request]:
@@ -142,10 +150,10 @@ def _in_order(
 def _by_prompt(
     trace: ExitTrace, requests: Sequence[Request], where: Sequence[str]
 ) -> list[TracedRequest]:
-    left: dict[tuple[int, ...], list[TracedRequest]] = defaultdict(list)
+    left: dict[tuple[int, ...], dict[str, TracedRequest]] = defaultdict(dict)
     for recorded in trace.requests:
         assert recorded.prompt is not None
-        left[recorded.prompt].append(recorded)
+        left[recorded.prompt][recorded.id] = recorded
     found = []
     for request, name in zip(requests, where, strict=True):
         same = left[tuple(request.prompt)]
@@ -155,6 +163,5 @@ def _by_prompt(
                 f"{trace.file}; give the prompts it was recorded with, or take them from the trace "
                 "itself (workload.source: trace)"
             )
-        own = next((i for i, recorded in enumerate(same) if recorded.id == request.id), 0)
-        found.append(same.pop(own))
+        found.append(same.pop(request.id if request.id in same else next(iter(same))))
     return found
