@@ -14,7 +14,7 @@ Parts, each timed and each kept even where a later one fails:
 - ``changed``: the looped demos in bfloat16 and float32, ``cdb`` at full width against one request
   at a time: the share of requests whose tokens change, and where the first one parts. Matrix
   kernels round by batch shape, so this is a property of the machine and not a fault.
-- ``demo``: the demo run of ``cdbench run``, shortened.
+- ``demo``: the demo model's modes on equal work, on its tasks' prompts (accuracy needs lm-eval).
 - ``ouro_1_4b``, ``huginn_3_5b``: the published shapes with RANDOM weights at width 64 in bfloat16,
   on random prompts with REPLAYED synthetic depths, ``static`` against ``cdb``: timings only.
 
@@ -42,16 +42,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from cdbench import manifest  # noqa: E402  (the checkout is the package)
-from cdbench.bench import live  # noqa: E402
 from cdbench.bench.benchmark import run_benchmark  # noqa: E402
 from cdbench.bench.plan import Plan, make_plan  # noqa: E402
 from cdbench.cli.progress import Lines  # noqa: E402
 from cdbench.config import load_config  # noqa: E402
-from cdbench.grammar import Mode  # noqa: E402
+from cdbench.evals.tasks import load_task  # noqa: E402
 from cdbench.models.loading import load_model  # noqa: E402
 from cdbench.runtime.core import ExitPolicy, Request  # noqa: E402
 from cdbench.runtime.engine import Engine, EngineConfig  # noqa: E402
 from cdbench.schema import GenerateDocument, GeneratedRequest, to_json  # noqa: E402
+from cdbench.workloads.resolve import stops  # noqa: E402
 
 FIXTURES = ROOT / "tests" / "fixtures"
 LOOPED_DEMOS = ("demo-ouro", "demo-huginn", "demo-ut")
@@ -215,9 +215,23 @@ def changed(args: argparse.Namespace) -> dict[str, Any]:
 def _questions(
     args: argparse.Namespace, model: str, dtype: str, limit: int
 ) -> tuple[Plan, list[Request]]:
-    plan = make_plan(_config(args, {"model": model, "dtype": dtype, "limit": limit, "dense": ""}))
-    subject = plan.subject(Mode("cdb"))
-    return plan, live.requests_for(plan, subject, live.questions(plan))
+    keys = {"model": model, "dtype": dtype, "dense": "", "work": "equal"}
+    plan = make_plan(_config(args, {**keys, "workload.source": "random"}))
+    requests = []
+    for task in (load_task(name, limit) for name in plan.model.card.tasks):
+        stop_ids, stop_strings = stops(plan.model, task.stops)
+        requests += [
+            Request(
+                id=f"{task.name}/{document.doc_id}",
+                prompt=plan.model.encode(document.prompt),
+                max_new_tokens=task.max_new_tokens,
+                exit=plan.policy,
+                stop_ids=stop_ids | plan.model.stop_ids,
+                stop_strings=stop_strings,
+            )
+            for document in task.documents
+        ]
+    return plan, requests
 
 
 def _parted(together: Engine, alone: Engine, requests: list[Request]) -> list[int]:
@@ -234,11 +248,18 @@ def _parted(together: Engine, alone: Engine, requests: list[Request]) -> list[in
 
 
 def demo(args: argparse.Namespace) -> dict[str, Any]:
-    """A shortened demo run: the whole ``result.json``."""
-    flags: dict[str, Any] = {"model": "demo", "limit": 40, "workload.requests": 128}
+    """The demo model on equal work: the whole ``result.json``."""
+    _, requests = _questions(args, "demo", "float32", 1 if args.tiny else 40)
+    flags: dict[str, Any] = {"model": "demo", "work": "equal", "workload.requests": 128}
     if args.tiny:
-        flags |= {"limit": 1, "workload.requests": 6, "repeats.blocks": 1, "dense": "demo-dense"}
-    return _run(args, flags)
+        flags |= {"workload.requests": 6, "repeats.blocks": 1, "dense": "demo-dense"}
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = Path(folder) / "prompts.jsonl"
+        draw = random.Random(0)
+        draw.shuffle(requests)
+        lines = [json.dumps({"prompt": list(request.prompt)}) for request in requests]
+        prompts.write_text("\n".join(lines) + "\n")
+        return _run(args, {**flags, "workload.source": str(prompts)})
 
 
 def ouro_1_4b(args: argparse.Namespace) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def test_accuracy_is_paired_with_static(result: Result) -> None:
     assert result.accuracy.baseline == "static"
     paired = result.accuracy.modes["cdb"].paired
     assert paired is not None
-    assert paired.n == result.accuracy.modes["static"].rate.n
+    rate = result.accuracy.modes["static"].rate
+    assert rate is not None
+    assert paired.n == rate.n
 
 
 def test_what_is_printed_is_the_card_the_table_and_plain_words(

@@ -156,6 +156,7 @@ def test_result_keys_are_those_of_the_contract() -> None:
         "environment",
         "accuracy",
         "exits",
+        "scores",
         "samples",
         "files",
         "waterfall",

@@ -13,7 +13,7 @@ from cdbench.bench.workload import prepare
 from cdbench.cli.main import main
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
-from cdbench.evals.tasks import load_task
+from cdbench.evals.suite import load_suite
 from cdbench.models.loading import load_model
 from cdbench.sweep import preflight, runners
 from cdbench.sweep.cells import Sweep, expand
@@ -193,10 +193,10 @@ def test_each_model_source_and_task_is_loaded_once(monkeypatch: pytest.MonkeyPat
 
     for what, name, real in (
         ("model", "plan.load_model", load_model),
-        ("task", "plan.load_task", load_task),
         ("work", "benchmark.prepare", prepare),
     ):
         monkeypatch.setattr(f"cdbench.bench.{name}", counting(what, real))
+    monkeypatch.setattr("cdbench.evals.suite.load_suite", counting("task", load_suite))
     refused = preflighted(
         grid={
             "model": ["demo-ouro", "nowhere"],
@@ -207,7 +207,7 @@ def test_each_model_source_and_task_is_loaded_once(monkeypatch: pytest.MonkeyPat
     )
     assert len(refused) == 12
     assert sorted(loaded["model"]) == ["demo-ouro", "nowhere"]
-    assert loaded["task"] == ["demo_add"]
+    assert loaded["task"] == [("demo_add",)]
     assert len(loaded["work"]) == 2
 
 

@@ -441,7 +441,7 @@ def test_each_mode_multiplies_out_to_its_measured_speedups(
             measured[mode, "e2e"].estimate, rel=1e-9
         )
         # These curves are of another machine.
-        assert any("do not describe this run" in note for note in made.notes)
+        assert any("curves" in note for note in made.notes)
     assert found["static@2"].rows[0].speedup.estimate == pytest.approx(2.0)
     later = [d for r in workload for d in r.requested_depths[1:]]
     assert found["cdb"].rows[0].speedup.estimate == pytest.approx(R * len(later) / sum(later))
@@ -528,6 +528,16 @@ def record_of(*factors: float, spread: float = 0.0) -> Waterfall:
 FACTORS = (2.0, 0.9, 0.98, 1.0, 0.9, 0.95, 0.999, 1.001, 0.8, 0.85)
 
 
+def curves_off(record: Waterfall, factor: float, reach: float) -> Waterfall:
+    """The record with the curves' row at this factor; the others stay as they are."""
+    found = IntervalRecord(estimate=factor, low=factor - reach, high=factor + reach, n=6)
+    rows = [
+        row.model_copy(update={"factor": found}) if row.effect == "stage_curves" else row
+        for row in record.rows
+    ]
+    return record.model_copy(update={"rows": rows})
+
+
 def test_the_table_names_every_effect_and_the_sentence_the_biggest_losses() -> None:
     record = record_of(*FACTORS)
     shown = to_markdown(waterfall_table(record, "cdb"))
@@ -543,10 +553,9 @@ def test_the_table_names_every_effect_and_the_sentence_the_biggest_losses() -> N
     assert "host time (20.0%), fill and drain (10.0%) and empty rows and padding (5.0%)" in said
     assert "prefill" not in said
     assert "unsure" not in said
-    off = record.model_copy(update={"curve_error": curve_errors(0.01, -0.06)})
-    assert "the split is unsure" in where_the_rest_went(off, "cdb")
-    noisy = record.model_copy(update={"curve_error": curve_errors(0.01, -0.06, reach=0.1)})
-    assert "unsure" not in where_the_rest_went(noisy, "cdb")
+    assert "the split is unsure" in where_the_rest_went(curves_off(record, 0.94, 0.02), "cdb")
+    assert "unsure" not in where_the_rest_went(curves_off(record, 0.94, 0.1), "cdb")
+    assert "unsure" not in where_the_rest_went(curves_off(record, 0.96, 0.02), "cdb")
 
 
 def test_a_loss_that_the_blocks_cannot_tell_is_not_named() -> None:

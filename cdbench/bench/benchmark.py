@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from cdbench.bench.budget import check_budget
 from cdbench.bench.directory import RunDirectory
 from cdbench.bench.judging import watched_files
+from cdbench.bench.live import follow
 from cdbench.bench.measurements import Progress
 from cdbench.bench.once import WORK, Once, anew, work_key
 from cdbench.bench.plan import Plan, make_plan
@@ -18,6 +20,7 @@ from cdbench.bench.timed_part import check_stages
 from cdbench.bench.workload import TimedWork, prepare
 from cdbench.config import RunConfig
 from cdbench.errors import OutputError, UsageError
+from cdbench.evals.ranks import join_ranks
 from cdbench.render.perfetto import of_blocks, write_trace
 from cdbench.schema import TRACE_FILE, Manifest, Result
 from cdbench.stats.blocks import MIN_BLOCKS
@@ -63,6 +66,19 @@ def sound(config: RunConfig, once: Once = anew) -> tuple[Plan, TimedWork | None]
     return plan, work
 
 
+def follow_benchmark(config: RunConfig) -> None:
+    """Answer questions for the first of several processes, which runs the benchmark itself."""
+    if "live" in config.work:
+        follow(_joined(make_plan(config)))
+
+
+def _joined(plan: Plan) -> Plan:
+    """The plan as one of the processes that torchrun started, where there are questions."""
+    if "live" not in plan.config.work:
+        return plan
+    return replace(plan, ranks=join_ranks(plan.model.network.device))
+
+
 def run_benchmark(
     config: RunConfig,
     progress: AbstractContextManager[Progress],
@@ -80,6 +96,7 @@ def run_benchmark(
     directory = RunDirectory.create(config.out, config.model)
     try:
         plan, work = sound(config)
+        plan = _joined(plan)
         started = start_manifest(plan)
         watched = watched_files(plan, started)
         if announce is not None:

@@ -31,10 +31,12 @@ from cdbench.schema import (
     RepeatRecord,
     RequestRecord,
     Result,
+    SampleRecord,
     StagePassRecord,
     WorkloadRecord,
     append_lines,
     read_repeats,
+    samples_file,
     write_result,
 )
 from cdbench.schema.launches import member_name, merge_launches, write_launches
@@ -121,13 +123,22 @@ class RunDirectory:
 
     def keep_answers(self, mode: str, passed: AnswersGiven) -> None:
         """Write one mode's live pass, whole."""
+        by_task: dict[str, list[SampleRecord]] = {}
+        for sample in passed.samples:
+            by_task.setdefault(sample.task, []).append(sample)
+        for task, samples in by_task.items():
+            append_lines(self.path / samples_file(task), samples)
+        right = {sample.key: sample.value == 1 for sample in passed.samples}
         self.append_requests(
-            RequestRecord.of(r, doc_id=r.doc_id, mode=mode, work="live", right=right)
-            for r, right in zip(passed.results, passed.right, strict=True)
+            RequestRecord.of(
+                r, doc_id=r.doc_id, mode=mode, work="live", right=right[r.task or "", r.doc_id or 0]
+            )
+            for r in passed.results
         )
         line = LivePassRecord(
             mode=mode,
             requests=len(passed.results),
+            tasks={task: len(samples) for task, samples in by_task.items()},
             prefix_hit_rate=passed.prefix_hit_rate,
             preemptions=passed.preemptions,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cdbench.bench.accuracy import right_or_wrong
 from cdbench.bench.repeats import Answers, StoredRepeat, complete_blocks
 from cdbench.metrics.depth import mean_depth_by_position
 from cdbench.metrics.rates import decode_wall_s
@@ -121,18 +122,25 @@ def histograms(
 
 def live_figures(passed: Answers, static: Answers | None) -> Measures:
     """Figures of a live pass. None of them is a time: live wall times never form a ratio."""
-    results = passed.results
+    results, right = passed.results, right_or_wrong(passed.samples)
+    scored = [depth for s in passed.samples for depth in s.later_depths("scored")]
+    scored_tokens = sum(sample.scored_tokens for sample in passed.samples)
     later = [d for r in results for d in r.executed_depths[1:]]
     requested = [d for r in results for d in r.requested_depths[1:]]
     return {
-        "questions": len(results),
-        "accuracy": sum(passed.right) / len(passed.right),
+        "questions": len(passed.samples),
+        "accuracy": sum(right) / len(right) if right else None,
         "mean_depth": sum(later) / len(later) if later else None,
         "requested_depth": sum(requested) / len(requested) if requested else None,
-        "mean_output_tokens": sum(len(r.tokens) for r in results) / len(results),
+        "mean_output_tokens": sum(len(r.tokens) for r in results) / len(results)
+        if results
+        else None,
         "length_ratio": length_ratio(passed, static),
         # Outputs that ran into the length limit: their answers may be cut off.
         "capped_outputs": sum(r.finish_reason == "length" for r in results),
+        # Given texts that were scored: apart from generated ones, and in no rate.
+        "scored_tokens": scored_tokens,
+        "scored_mean_depth": sum(scored) / len(scored) if scored else None,
         "prefix_hit_rate": passed.prefix_hit_rate,
         "preemptions": passed.preemptions,
     }

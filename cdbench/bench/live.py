@@ -9,31 +9,47 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cdbench.bench.plan import Plan, Subject
-from cdbench.evals.tasks import Document
+from cdbench.bench.samples import samples_of
+from cdbench.errors import UsageError
 from cdbench.grammar import Mode
 from cdbench.runtime.core import Request, RequestResult
+from cdbench.runtime.engine import Engine
+from cdbench.schema import SampleRecord
 from cdbench.stats.paired import DEFAULT_DELTA
-from cdbench.workloads.resolve import sampling, stops
+from cdbench.workloads.resolve import sampling
+
+if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
+    from cdbench.evals.lm import EngineLM
+    from cdbench.evals.point import OperatingPoint
+    from cdbench.evals.scores import SuiteScores
+    from cdbench.evals.suite import Question, Suite
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class LivePass:
-    """One mode's answers, aligned with ``documents``."""
+    """One mode's answers. ``samples`` stand in the order of the questions it was asked.
+
+    ``results`` are the texts it generated, in that order; likelihoods have none. ``scores`` is what
+    lm-eval made of all of it.
+    """
 
     subject: Subject
-    documents: tuple[Document, ...]
     results: tuple[RequestResult, ...]
-    right: tuple[bool, ...]
+    samples: tuple[SampleRecord, ...]
+    scores: SuiteScores | None = None
     prefix_hit_rate: float | None = None
     preemptions: int = 0
 
     @property
     def accuracy(self) -> float:
-        return sum(self.right) / len(self.right)
+        """Mean of the primary metrics over all questions that have one; 0 where none has."""
+        values = [sample.value for sample in self.samples if sample.value is not None]
+        return sum(values) / len(values) if values else 0.0
 
 
 @dataclass(frozen=True)
@@ -46,53 +62,98 @@ class AutoDepth:
     chosen_on: int
 
 
-def questions(plan: Plan) -> tuple[Document, ...]:
-    """All documents of all tasks, in a fixed order that mixes the tasks."""
-    documents = [d for task in plan.tasks for d in task.documents]
-    random.Random(plan.config.workload.seed).shuffle(documents)
-    return tuple(documents)
+def suite_of(plan: Plan) -> Suite:
+    """The questions of a plan that has some."""
+    assert plan.suite is not None, "a plan with live work or the tasks' prompts has a suite"
+    return plan.suite
 
 
-def answer(
-    plan: Plan, subject: Subject, documents: Sequence[Document], advance: Advance
-) -> LivePass:
-    """Ask one mode; ``advance`` is told of every finished question."""
-    requests = requests_for(plan, subject, documents)
-    results: dict[str, RequestResult] = {}
-    engine = plan.engine(subject)
-    for result in engine.run(requests):
-        results[result.id] = result
-        advance(1)
-    ordered = tuple(results[request.id] for request in requests)
-    tasks = {task.name: task for task in plan.tasks}
-    right = tuple(
-        r.error is None and tasks[d.task].is_right(r.text or "", d)
-        for r, d in zip(ordered, documents, strict=True)
-    )
+def questions(plan: Plan) -> tuple[Question, ...]:
+    """All questions of all tasks, in a fixed order that mixes the tasks."""
+    found = list(suite_of(plan).questions)
+    random.Random(plan.config.workload.seed).shuffle(found)
+    return tuple(found)
+
+
+def answer(plan: Plan, subject: Subject, asked: Sequence[Question], advance: Advance) -> LivePass:
+    """Ask one mode; ``advance`` is told how many more requests are done."""
+    from cdbench.evals.evaluate import answer_suite, score_suite
+
+    suite, engines = suite_of(plan), list[Engine]()
+    order = Order(subject.label, subject.mode, frozenset((one.task, one.doc_id) for one in asked))
+    plan.ranks.broadcast(order)
+    outputs = answer_suite(suite, _model(plan, subject, advance, engines.append), order.questions)
+    assert outputs is not None, "the first process has all answers"
+    scores = score_suite(suite, outputs)
+    texts = {(a.task, a.doc_id, a.index, a.repeat): a.result for a in scores.answers if a.result}
+    by_question: dict[tuple[str | None, int | None], list[RequestResult]] = {}
+    for (task, doc_id, _, _), result in texts.items():
+        by_question.setdefault((task, doc_id), []).append(result)
     return LivePass(
         subject,
-        tuple(documents),
-        ordered,
-        right,
-        engine.cache.prefix_hit_rate,
-        engine.memory.counters.preemptions,
+        tuple(r for one in asked for r in by_question.get((one.task, one.doc_id), [])),
+        tuple(samples_of(subject.label, suite, scores, asked)),
+        scores,
+        engines[0].cache.prefix_hit_rate if engines else None,
+        sum(engine.memory.counters.preemptions for engine in engines),
     )
 
 
-def choosing_half(documents: Sequence[Document]) -> tuple[Document, ...]:
+@dataclass(frozen=True)
+class Order:
+    """What the first process asks of the others: a mode and its questions (task, document)."""
+
+    label: str
+    mode: Mode
+    questions: frozenset[tuple[str, int]]
+
+
+def follow(plan: Plan) -> None:
+    """Answer one's share of whatever the first process asks, until it has no more questions."""
+    from cdbench.evals.evaluate import answer_suite
+
+    while (order := plan.ranks.broadcast()) is not None:
+        subject = plan.subject(order.mode, order.label)
+        answer_suite(suite_of(plan), _model(plan, subject), order.questions)
+
+
+def dismiss(plan: Plan) -> None:
+    """Tell the other processes that there are no more questions."""
+    plan.ranks.broadcast(None)
+
+
+def choosing_half(asked: Sequence[Question]) -> tuple[Question, ...]:
     """The questions on which ``static@auto`` picks its depth."""
-    return tuple(documents[::2])
+    return tuple(asked[::2])
 
 
-def judging_half(documents: Sequence[Document]) -> tuple[Document, ...]:
+def judging_half(asked: Sequence[Question]) -> tuple[Question, ...]:
     """The other questions: those its verdict is given on."""
-    return tuple(documents[1::2])
+    return tuple(asked[1::2])
 
 
-def choose_depth(plan: Plan, static: LivePass, advance: Advance) -> AutoDepth:
+def half_of(passed: LivePass, subject: Subject, asked: Sequence[Question]) -> LivePass:
+    """What a mode answered to some of its questions, as the answers of ``subject``.
+
+    lm-eval's aggregates are of all of them, so there are none.
+    """
+    keys = {(one.task, one.doc_id) for one in asked}
+    return LivePass(
+        subject,
+        tuple(r for r in passed.results if (r.task, r.doc_id) in keys),
+        tuple(
+            sample.model_copy(update={"mode": subject.label})
+            for sample in passed.samples
+            if sample.key in keys
+        ),
+    )
+
+
+def choose_depth(
+    plan: Plan, static: LivePass, half: Sequence[Question], advance: Advance
+) -> AutoDepth:
     """The cheapest fixed depth within δ of full depth, by point estimate on the choosing half."""
-    half = choosing_half(static.documents)
-    full = sum(static.right[::2]) / len(half)
+    full = half_of(static, static.subject, half).accuracy
     tried: dict[int, float] = {}
     for depth in range(1, plan.max_loops):
         shallow = answer(plan, plan.subject(Mode("static", depth=depth)), half, advance)
@@ -102,24 +163,58 @@ def choose_depth(plan: Plan, static: LivePass, advance: Advance) -> AutoDepth:
     return AutoDepth(plan.max_loops, full, tried, len(half))
 
 
-def requests_for(plan: Plan, subject: Subject, documents: Sequence[Document]) -> list[Request]:
-    """The live requests that ask a mode these questions."""
-    model, params = subject.model, sampling(plan.config)
-    endings = {task.name: (stops(model, task.stops), task.max_new_tokens) for task in plan.tasks}
-    requests = []
-    for document in documents:
-        (stop_ids, stop_strings), max_new_tokens = endings[document.task]
-        requests.append(
-            Request(
-                id=f"{document.task}/{document.doc_id}",
-                prompt=model.encode(document.prompt),
-                max_new_tokens=max_new_tokens,
-                exit=subject.policy,
-                sampling=params,
-                stop_ids=stop_ids | model.stop_ids,
-                stop_strings=stop_strings,
-                task=document.task,
-                doc_id=document.doc_id,
-            )
+def requests_count(plan: Plan, asked: Sequence[Question]) -> int:
+    """How many requests these questions come to, repeats counted."""
+    keys = {(one.task, one.doc_id) for one in asked}
+    return sum(
+        one.repeats or 1 for one in suite_of(plan).instances if (one.task_name, one.doc_id) in keys
+    )
+
+
+def requests_for(plan: Plan, subject: Subject, asked: Sequence[Question]) -> list[Request]:
+    """The live requests for the texts among these questions, in this order.
+
+    A likelihood generates nothing and has none. UsageError where none of the tasks has a text.
+    """
+    from cdbench.evals.generating import requests_of
+
+    suite = suite_of(plan)
+    texts = {
+        (one.task_name, one.doc_id): one
+        for one in suite.instances
+        if one.request_type == "generate_until"
+    }
+    if not texts:
+        raise UsageError(
+            "tasks: none of them generates text, so there is nothing to time; give a "
+            "workload.source of your own, or run work: [live]"
         )
-    return requests
+    wanted = [texts[key] for one in asked if (key := (one.task, one.doc_id)) in texts]
+    return requests_of(point(plan, subject), wanted)
+
+
+def point(plan: Plan, subject: Subject) -> OperatingPoint:
+    """Where a mode answers questions: its engine as in a live pass."""
+    return _model(plan, subject).point
+
+
+def _model(
+    plan: Plan,
+    subject: Subject,
+    advance: Advance | None = None,
+    served: Callable[[Engine], None] | None = None,
+) -> EngineLM:
+    from cdbench.evals.lm import EngineLM
+
+    params = sampling(plan.config)
+    return EngineLM(
+        subject.model,
+        plan.settings(subject),
+        subject.policy,
+        seed=params.seed,
+        ranks=plan.ranks,
+        # Where the run asks for draws it means all texts; else a task may ask for its own.
+        sampling=params if params.temperature > 0 else None,
+        advance=advance,
+        served=served,
+    )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cdbench import resources
 from cdbench.bench.once import Once, anew, model_key
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
-from cdbench.evals.tasks import Task, load_task
+from cdbench.evals.options import SuiteOptions
+from cdbench.evals.ranks import ALONE, Ranks
 from cdbench.grammar import Mode, parse_depths
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.models.unrolled import unrolled
@@ -29,6 +31,9 @@ from cdbench.workloads.resolve import (
 )
 from cdbench.workloads.synthetic_depths import mark
 from cdbench.workloads.trace_fit import check_trace, trace_notes
+
+if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
+    from cdbench.evals.suite import Suite
 
 UNROLLED = "unrolled"
 """The dense model that is the looped one with a copy of its core for each loop."""
@@ -61,12 +66,13 @@ class Plan:
     dense: dict[str, LoadedModel]
     policy: ExitPolicy
     max_loops: int
-    tasks: tuple[Task, ...]
+    suite: Suite | None
     modes: tuple[Mode, ...]
     trace: ExitTrace | None
     notes: tuple[str, ...]
     kv_layout: str
     kv_budget_bytes: int | None
+    ranks: Ranks = ALONE
 
     def subject(self, mode: Mode, label: str | None = None) -> Subject:
         """The row of a mode whose depth is known."""
@@ -155,7 +161,7 @@ def make_plan(config: RunConfig, once: Once = anew) -> Plan:
         dense=dense,
         policy=policy,
         max_loops=max_loops,
-        tasks=_tasks(config, model, once),
+        suite=_suite(config, model, once),
         modes=modes,
         trace=trace,
         notes=(*_notes(config, model, policy, trace, once), *_memory_notes(config, budget)),
@@ -175,12 +181,7 @@ def _check_live(plan: Plan) -> None:
     """Raise UsageError where the questions cannot be asked, before the first one is."""
     if "live" not in plan.config.work:
         return
-    if plan.model.tokenizer is None:
-        raise UsageError(
-            f"model {plan.model.name!r}: has no tokenizer.json, so it cannot read the tasks; "
-            "run work: [equal] on a workload.source of ids"
-        )
-    asked = sum(len(task.documents) for task in plan.tasks)
+    asked = len(plan.suite.questions) if plan.suite is not None else 0
     if Mode("static", depth="auto") in plan.modes and asked < 2:
         raise UsageError(
             "mode 'static@auto': needs one question to choose a depth on and another to judge "
@@ -268,14 +269,47 @@ def _load_dense(
     return dense
 
 
-def _tasks(config: RunConfig, model: LoadedModel, once: Once) -> tuple[Task, ...]:
+def _suite(config: RunConfig, model: LoadedModel, once: Once) -> Suite | None:
+    """The questions of the tasks, where somebody asks them or times their prompts."""
     if "live" not in config.work and config.workload.source != "demo":
-        return ()
+        return None
     names = config.tasks if config.tasks is not None else model.card.tasks
     if not names and (config.workload.source == "demo" or "live" in config.work):
         raise UsageError(
             f"tasks: none named, and the card of {model.name} has none; choose from "
             "`cdbench list tasks`, or run work: [equal] on a workload.source of your own"
         )
-    limit = config.limit
-    return tuple(once(("task", name, limit), partial(load_task, name, limit)) for name in names)
+    if model.tokenizer is None:
+        raise UsageError(
+            f"model {model.name!r}: has no tokenizer.json, so it cannot read the tasks; "
+            "run work: [equal] on a workload.source of ids"
+        )
+    options = suite_options(config)
+    # A conversation is written in the model's own words, so then it decides the requests too.
+    own = model_key(config) if options.apply_chat_template else ()
+    return once(("suite", names, repr(options), own), partial(_load, names, options, model))
+
+
+def _load(names: Sequence[str], options: SuiteOptions, model: LoadedModel) -> Suite:
+    from cdbench.evals.suite import load_suite
+    from cdbench.evals.text import TextCodec
+
+    template = None
+    if options.apply_chat_template:
+        template = TextCodec(model).renderer(options.apply_chat_template)
+    return load_suite(names, options, template)
+
+
+def suite_options(config: RunConfig) -> SuiteOptions:
+    """What the run changes of the tasks as they are written."""
+    asked = config.evaluation
+    return SuiteOptions(
+        limit=None if asked.samples is not None else config.limit,
+        num_fewshot=asked.num_fewshot,
+        samples=asked.samples,
+        gen_kwargs=asked.gen_kwargs,
+        apply_chat_template=asked.chat_template,
+        system_instruction=asked.system_instruction,
+        fewshot_as_multiturn=asked.fewshot_as_multiturn,
+        seed=asked.fewshot_seed,
+    )

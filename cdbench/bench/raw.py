@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,16 @@ from cdbench.schema import (
     RepeatRecord,
     RequestRecord,
     Result,
+    SampleRecord,
     StagePassRecord,
     WorkloadRecord,
     read_repeats,
     read_requests,
     read_result,
+    read_samples,
     read_stage_passes,
     read_workload,
+    samples_file,
 )
 from cdbench.schema.environment import RepeatEnvironment
 from cdbench.schema.launches import read_launches
@@ -106,17 +109,15 @@ def read_raw(directory: Path) -> RawRun:
     if repeats:
         _require(directory, WORKLOAD_FILE)
     _refuse_twice(repeats)
+    passes = [line for line in lines if isinstance(line, LivePassRecord)]
+    samples = _samples(directory, (task for line in passes for task in line.tasks))
     return RawRun(
         directory=directory,
         repeats=tuple(
             _repeat(directory, line, timed[line.mode, line.block, line.order]) for line in repeats
         ),
         lines=repeats,
-        passes={
-            line.mode: _answers(line, asked[line.mode])
-            for line in lines
-            if isinstance(line, LivePassRecord)
-        },
+        passes={line.mode: _answers(line, asked[line.mode], samples[line.mode]) for line in passes},
         workload=tuple(_workload(directory)),
         stage_passes=tuple(_stage_passes(directory)),
     )
@@ -144,14 +145,37 @@ def _repeat(directory: Path, line: RepeatRecord, requests: list[RequestRecord]) 
     return StoredRepeat(line.block, line.order, trace, line.facts)
 
 
-def _answers(line: LivePassRecord, requests: list[RequestRecord]) -> StoredAnswers:
+def _answers(
+    line: LivePassRecord,
+    requests: list[RequestRecord],
+    samples: Mapping[str, Sequence[SampleRecord]],
+) -> StoredAnswers:
     if len(requests) != line.requests:
         raise ContradictionError(
             f"live pass of mode {line.mode}: {len(requests)} request lines instead of "
             f"{line.requests}"
         )
-    right = tuple(bool(record.right) for record in requests)
-    return StoredAnswers(tuple(requests), right, line.prefix_hit_rate, line.preemptions)
+    if {task: len(found) for task, found in samples.items()} != line.tasks:
+        raise ContradictionError(
+            f"live pass of mode {line.mode}: samples of {_counts(samples)} instead of "
+            f"{', '.join(f'{n} {task}' for task, n in line.tasks.items())}"
+        )
+    ordered = tuple(sample for found in samples.values() for sample in found)
+    return StoredAnswers(tuple(requests), ordered, line.prefix_hit_rate, line.preemptions)
+
+
+def _counts(samples: Mapping[str, Sequence[SampleRecord]]) -> str:
+    return ", ".join(f"{len(found)} {task}" for task, found in samples.items()) or "no task"
+
+
+def _samples(directory: Path, tasks: Iterable[str]) -> dict[str, dict[str, list[SampleRecord]]]:
+    """Mode → task → samples, of the tasks that a run says it asked."""
+    found: dict[str, dict[str, list[SampleRecord]]] = defaultdict(dict)
+    for task in dict.fromkeys(tasks):
+        _require(directory, samples_file(task))
+        for sample in read_samples(directory / samples_file(task)):
+            found[sample.mode].setdefault(task, []).append(sample)
+    return found
 
 
 def _refuse_twice(lines: tuple[RepeatRecord, ...]) -> None:

@@ -80,7 +80,9 @@ def rederive(result: Result, raw: RawRun) -> Result:
         "break_even": break_evens(_price_per_hour(result), sections.comparisons),
         "workload": _workload(result, raw),
         "modes": _modes(result, raw, work.runs, level),
-        "accuracy": accuracy_of(raw.passes),
+        "accuracy": accuracy_of(
+            raw.passes, result.accuracy.questions if result.accuracy is not None else None
+        ),
         "exits": exits_of(
             raw.passes,
             raw.repeats,

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from cdbench.metrics.registry import evaluate
 from cdbench.metrics.trace import RequestTrace, RunTrace
 from cdbench.schema.repeats import ModeFacts
+from cdbench.schema.samples import SampleRecord
 from cdbench.stats.blocks import RUNS_PER_BLOCK
 
 
@@ -30,12 +31,12 @@ class Repeat(Protocol):
 
 
 class Answers(Protocol):
-    """One mode's live pass: its results, and which answers are right, in the same order."""
+    """One mode's live pass: the texts it generated, and a sample of every question."""
 
     @property
     def results(self) -> Sequence[RequestTrace]: ...
     @property
-    def right(self) -> Sequence[bool]: ...
+    def samples(self) -> Sequence[SampleRecord]: ...
     @property
     def prefix_hit_rate(self) -> float | None: ...
     @property
@@ -62,7 +63,7 @@ class StoredAnswers:
     """A live pass read back. ``Answers``."""
 
     results: tuple[RequestTrace, ...]
-    right: tuple[bool, ...]
+    samples: tuple[SampleRecord, ...]
     prefix_hit_rate: float | None = None
     preemptions: int = 0
 

@@ -52,7 +52,9 @@ def _note(plan: Plan, measured: Measurements, subject: Subject) -> str | None:
     notes = []
     auto = measured.auto
     if subject.label == "static@auto" and auto is not None:
-        tried = ", ".join(f"{d} loops {share:.1%}" for d, share in auto.tried.items())
+        tried = ", ".join(
+            f"{d} loop{'s' if d > 1 else ''} {share:.1%}" for d, share in auto.tried.items()
+        )
         if auto.depth == plan.max_loops:
             notes.append(
                 f"on {auto.chosen_on} questions no smaller fixed depth is within 1 point of full "

@@ -5,6 +5,9 @@ Interrupted at any point it still leaves a run directory with what was measured 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from cdbench.bench import live
 from cdbench.bench.directory import RunDirectory
 from cdbench.bench.live import LivePass
@@ -13,8 +16,10 @@ from cdbench.bench.plan import Plan, Subject
 from cdbench.bench.recorded_run import record_work
 from cdbench.bench.timed_part import TimedPart
 from cdbench.bench.workload import TimedWork
-from cdbench.evals.tasks import Document
 from cdbench.grammar import Mode
+
+if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
+    from cdbench.evals.suite import Question
 
 
 class Session:
@@ -50,12 +55,14 @@ class Session:
     # The live pass.
 
     def _live(self) -> None:
-        documents = live.questions(self.plan)
+        asked = live.questions(self.plan)
         for mode in self._live_order():
             if mode.depth == "auto":
-                self._choose_depth()
+                self._choose_depth(asked)
             else:
-                self._answer(self.plan.subject(mode), documents)
+                self._answer(self.plan.subject(mode), asked)
+        # Before anything is timed: other processes would disturb it.
+        live.dismiss(self.plan)
 
     def _live_order(self) -> list[Mode]:
         """Every mode once; ``static`` before ``static@auto``, which compares itself with it."""
@@ -65,28 +72,28 @@ class Session:
             modes = [static, *(m for m in modes if m != static)]
         return modes
 
-    def _answer(self, subject: Subject, documents: tuple[Document, ...]) -> None:
-        self.progress.phase(f"live {subject.label}", len(documents))
-        passed = live.answer(self.plan, subject, documents, self.progress.advance)
+    def _answer(self, subject: Subject, asked: Sequence[Question]) -> None:
+        self.progress.phase(f"live {subject.label}", live.requests_count(self.plan, asked))
+        self._keep(subject, live.answer(self.plan, subject, asked, self.progress.advance))
+
+    def _keep(self, subject: Subject, passed: LivePass) -> None:
         self.measured.live[subject.label] = passed
         self.measured.subjects[subject.label] = subject
         self.directory.keep_answers(subject.label, passed)
 
-    def _choose_depth(self) -> None:
-        static = self.measured.live["static"]
-        self.progress.phase("live static@auto: choosing its depth", len(static.documents) // 2)
-        auto = live.choose_depth(self.plan, static, self.progress.advance)
+    def _choose_depth(self, asked: Sequence[Question]) -> None:
+        static, half = self.measured.live["static"], live.choosing_half(asked)
+        self.progress.phase(
+            "live static@auto: choosing its depth", live.requests_count(self.plan, half)
+        )
+        auto = live.choose_depth(self.plan, static, half, self.progress.advance)
         self.measured.auto = auto
         subject = self.plan.subject(Mode("static", depth=auto.depth), "static@auto")
         if auto.depth == self.plan.max_loops:
             # It is `static`: the same answers, the same time.
-            half = live.judging_half(static.documents)
-            self.measured.subjects[subject.label] = subject
-            passed = LivePass(subject, half, static.results[1::2], static.right[1::2])
-            self.measured.live[subject.label] = passed
-            self.directory.keep_answers(subject.label, passed)
+            self._keep(subject, live.half_of(static, subject, live.judging_half(asked)))
         else:
-            self._answer(subject, live.judging_half(static.documents))
+            self._answer(subject, live.judging_half(asked))
 
     # Equal work.
 

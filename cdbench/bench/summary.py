@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdbench import manifest
-from cdbench.bench.accuracy import accuracy_of
+from cdbench.bench.accuracy import accuracy_of, sample_files
 from cdbench.bench.derived import EqualWork, break_evens, equal_sections, exits_of, looks_of
 from cdbench.bench.facts import facts_of
 from cdbench.bench.judging import compute_threads, run_facts
@@ -11,6 +11,7 @@ from cdbench.bench.measurements import Measurements
 from cdbench.bench.memory_held import equal_memory_of
 from cdbench.bench.plan import Plan
 from cdbench.bench.rows import mode_result
+from cdbench.bench.scores import scores_of
 from cdbench.bench.validity import judge
 from cdbench.bench.workload import TimedWork
 from cdbench.grammar import parse_depths
@@ -72,7 +73,9 @@ def summarise(
             measured.timed, plan.kv_budget_bytes if plan.config.equal == "memory" else None
         ),
         environment=summarise_machine(seen, compute_threads(plan)) if seen else None,
-        accuracy=accuracy_of(measured.live),
+        accuracy=accuracy_of(measured.live, plan.suite.hash if plan.suite is not None else None),
+        scores=scores_of(measured.live),
+        samples=sample_files(measured.live),
         exits=exits_of(
             measured.live,
             measured.timed,

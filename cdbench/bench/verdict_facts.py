@@ -14,7 +14,7 @@ from cdbench.schema.workload import RecordedWork
 def live_errors(passes: Mapping[str, Answers]) -> dict[str, list[str]]:
     """The errors of the requests that each mode's live pass could not serve."""
     return {
-        label: [r.error for r in passed.results if r.error is not None]
+        label: [a.error for s in passed.samples for a in s.answers if a.error is not None]
         for label, passed in passes.items()
     }
 

@@ -142,7 +142,7 @@ def _record(
     return Waterfall(
         rows=[_row(step) for step in steps],
         curve_error={name: IntervalRecord.of(error) for name, error in errors.items()},
-        notes=[*_curve_notes(errors), *_drain_notes(label, steps)],
+        notes=[*_curve_notes(steps, errors), *_drain_notes(label, steps)],
     )
 
 
@@ -156,21 +156,27 @@ def _row(step: Step) -> WaterfallRow:
     )
 
 
-def _curve_notes(errors: dict[str, Interval]) -> Iterator[str]:
-    off = {name: error for name, error in errors.items() if abs(error.estimate) > CURVE_LIMIT}
-    if not off:
-        return
-    sizes = ", ".join(f"{name} {error.estimate:+.1%}" for name, error in off.items())
-    if all(0.0 in error for error in off.values()):
+def _curve_notes(steps: Sequence[Step], errors: dict[str, Interval]) -> Iterator[str]:
+    """What both sides miss the curves by alike leaves every row as it is; the rest does not."""
+    factor = next(step.factor for step in steps if step.effect == "stage_curves")
+    sizes = ", ".join(f"{name} {error.estimate:+.1%}" for name, error in errors.items())
+    if abs(factor.estimate - 1) <= CURVE_LIMIT:
+        if any(abs(error.estimate) > CURVE_LIMIT for error in errors.values()):
+            yield (
+                f"launches measured in place differ from the stage curves on both sides alike "
+                f"({sizes}): the rows are ratios, which that leaves as they are"
+            )
+    elif 1.0 in factor:
         yield (
-            f"launches measured in place differ from the stage curves by more than "
-            f"{CURVE_LIMIT:.0%} ({sizes}), but no further than the blocks differ among themselves"
+            f"the stage curves miss one side's launches by over {CURVE_LIMIT:.0%} more than the "
+            f"other's ({sizes}), but no further than the blocks differ among themselves"
         )
-        return
-    yield (
-        f"the curves do not describe this run: launches measured in place differ from them by "
-        f"more than {CURVE_LIMIT:.0%} ({sizes}); read the rows before stage_curves with care"
-    )
+    else:
+        yield (
+            f"the curves do not describe this run: they miss one side's launches by over "
+            f"{CURVE_LIMIT:.0%} more than the other's ({sizes}); read the rows before stage_curves "
+            "with care"
+        )
 
 
 def _drain_notes(label: str, steps: Sequence[Step]) -> Iterator[str]:

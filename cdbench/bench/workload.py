@@ -93,8 +93,8 @@ def _refuse_contradictions(plan: Plan) -> None:
 def _from_demo(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
     """A sample of the tasks' questions, as the live pass asks them unless keys change them."""
     settings = plan.config.workload
-    documents = live.questions(plan)[: settings.requests]
-    asked = live.requests_for(plan, plan.subject(Mode("cdb")), documents)
+    asked = live.requests_for(plan, plan.subject(Mode("cdb")), live.questions(plan))
+    asked = asked[: settings.requests]
     requests, notes = list(asked), [*output_notes(plan)]
     lengths = prompt_lengths(plan, len(asked))
     if lengths is not None:

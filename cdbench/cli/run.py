@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,13 +30,16 @@ from cdbench.cli.run_options import (
     DepthsOption,
     EqualOption,
     ExitOption,
+    FewshotOption,
     FromOption,
     FullOption,
+    GenKwargsOption,
     LaunchesOption,
     LimitOption,
     ModesOption,
     OutOption,
     RequestsOption,
+    SamplesOption,
     SourceOption,
     StagesOption,
     TasksOption,
@@ -65,6 +69,9 @@ def verb(
     modes: ModesOption = None,
     tasks: TasksOption = None,
     limit: LimitOption = None,
+    num_fewshot: FewshotOption = None,
+    samples: SamplesOption = None,
+    gen_kwargs: GenKwargsOption = None,
     exit_rule: ExitOption = None,
     threshold: ThresholdOption = None,
     min_loops: MinLoopsOption = None,
@@ -111,6 +118,9 @@ def verb(
         "modes": modes,
         "tasks": tasks,
         "limit": limit,
+        "evaluation.num_fewshot": num_fewshot,
+        "evaluation.samples": samples,
+        "evaluation.gen_kwargs": gen_kwargs,
         "exit.rule": exit_rule,
         "exit.threshold": threshold,
         "exit.min_loops": min_loops,
@@ -132,6 +142,8 @@ def verb(
         "out": out,
     }
     loaded, again = _configuration(config, earlier, overrides or (), flags)
+    if _follows(loaded):
+        return
     console = None if as_json else make_console()
     result, directory = measure(loaded, console, again, launches)
     if console is None:
@@ -142,6 +154,16 @@ def verb(
         raise typer.Exit(INTERRUPTED)
     if result.validity.verdict == "INVALID":
         raise typer.Exit(INVALID)
+
+
+def _follows(config: RunConfig) -> bool:
+    """Where torchrun started several processes, all but the first only help to answer."""
+    if os.environ.get("RANK", "0") == "0":
+        return False
+    from cdbench.bench.benchmark import follow_benchmark
+
+    follow_benchmark(config)
+    return True
 
 
 def _configuration(
@@ -228,11 +250,13 @@ def _more_tables(result: Result, full: bool) -> list[Table]:
     """
     from cdbench.render.asked import asked_tables
     from cdbench.render.full_report import full_tables, latency_table
+    from cdbench.render.tasks_report import shows_tasks, task_table
 
     if full:
         return full_tables(result)
+    tasks = [task_table(result)] if shows_tasks(result) else []
     latencies = [] if result.comparisons else [latency_table(result)]
-    return [*asked_tables(result), *(table for table in latencies if table.rows)]
+    return [*tasks, *asked_tables(result), *(table for table in latencies if table.rows)]
 
 
 def _signalled(result: Result) -> bool:

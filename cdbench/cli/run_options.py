@@ -25,11 +25,34 @@ TasksOption = Annotated[
     str | None,
     typer.Option(
         metavar="TASKS",
-        help="Tasks to answer (`cdbench list tasks`), by commas; default: the model card's.",
+        help="Tasks to answer, by commas: shipped (`cdbench list tasks`) or lm-eval names, YAML "
+        "files, directories; default: the model card's.",
     ),
 ]
 LimitOption = Annotated[
     int | None, typer.Option(metavar="N", help="Questions per task; default: 150.")
+]
+FewshotOption = Annotated[
+    int | None,
+    typer.Option(
+        "--num-fewshot", metavar="N", help="Examples before each question; default: the task's."
+    ),
+]
+SamplesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help='Documents to ask in place of --limit: a JSON file {"task": [ids]}, or the object.',
+    ),
+]
+GenKwargsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gen-kwargs",
+        metavar="ARGS",
+        help="Generation arguments over the tasks' own, as lm-eval takes them: "
+        "max_gen_toks=N,do_sample=true,temperature=X,top_k=N,top_p=X.",
+    ),
 ]
 ExitOption = Annotated[
     str | None,

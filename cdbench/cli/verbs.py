@@ -25,6 +25,7 @@ class Verb:
 VERBS: dict[str, Verb] = {
     "run": Verb("cdbench.cli.run", "Measure every mode on equal work, and its accuracy."),
     "recheck": Verb("cdbench.cli.recheck", "Make a run's summaries again from its raw records."),
+    "show": Verb("cdbench.cli.show", "Show questions of a run and their answers, by depth."),
     "generate": Verb("cdbench.cli.generate", "Continue prompts with one model in one mode."),
     "profile": Verb(
         "cdbench.cli.profile", "Find the threshold and maximum of loops for a latency target."

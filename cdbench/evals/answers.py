@@ -63,6 +63,11 @@ class Answer:
     result: RequestResult | None = field(default=None, repr=False)
 
     @property
+    def id(self) -> str:
+        """That of the request it answers."""
+        return request_id(self.task, self.doc_id, self.index, self.repeat)
+
+    @property
     def later_tokens(self) -> int:
         """Tokens of it that could exit early; 0 in all of a task's answers: it is not adaptive."""
         return sum(piece.later_tokens for piece in self.pieces)
@@ -77,6 +82,11 @@ class Answer:
             "capped": self.capped,
         }
         return tuple(word for word, holds in said.items() if holds)
+
+
+def request_id(task: str | None, doc_id: int | None, index: int, repeat: int) -> str:
+    """The question, and where it is not its first request which one."""
+    return f"{task}/{doc_id}/{index}/{repeat}" if index or repeat else f"{task}/{doc_id}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ class Asked:
     @property
     def id(self) -> str:
         """The same in every mode, order and rank, so that a sampled text is too."""
-        return f"{self.task}/{self.doc_id}/{self.index}/{self.repeat}"
+        return request_id(self.task, self.doc_id, self.index, self.repeat)
 
     def with_prompt(self, tokens: int, cut: int, empty: bool) -> Asked:
         """With what was made of its prompt."""

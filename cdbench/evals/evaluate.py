@@ -7,7 +7,7 @@ them once, in document order, whoever gave them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,19 @@ from cdbench.evals.quiet import quiet, seeded
 from cdbench.evals.scores import GroupMetric, GroupScores, MetricScore, SuiteScores, TaskScores
 from cdbench.evals.suite import Suite, TaskInfo
 
+DocumentKey = tuple[str, int]
+"""A task and a document of it."""
+
 CLOSED_FORM = (mean, acc_all)
 """Aggregates whose error lm-eval has a formula for; others it would draw samples for."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one mode answered: for each of the suite's requests the answers of its repeats."""
+    """What one mode answered: for each of the suite's requests the answers of its repeats.
+
+    There are none of a document that was not asked.
+    """
 
     answers: tuple[tuple[Answer, ...], ...]
 
@@ -44,13 +50,15 @@ def evaluate_suite(suite: Suite, lm: EngineLM) -> SuiteScores | None:
     return None if outputs is None else score_suite(suite, outputs)
 
 
-def answer_suite(suite: Suite, lm: EngineLM) -> Outputs | None:
+def answer_suite(
+    suite: Suite, lm: EngineLM, only: Collection[DocumentKey] | None = None
+) -> Outputs | None:
     """Run the suite's requests, in lm-eval's order, on this rank's documents.
 
-    The first rank gets the answers of all; the others None. InvalidRunError where the ranks have
-    not built the same requests.
+    ``only`` are the documents to ask; None: all. The first rank gets the answers of all; the others
+    None. InvalidRunError where the ranks have not built the same requests.
     """
-    mine = _own(suite, lm)
+    mine = [i for i in _own(suite, lm) if only is None or _key(suite.instances[i]) in only]
     kinds = list(dict.fromkeys(suite.instances[i].request_type for i in mine))
     found: dict[int, list[Answer]] = {i: [] for i in mine}
     for kind in kinds:
@@ -68,7 +76,11 @@ def answer_suite(suite: Suite, lm: EngineLM) -> Outputs | None:
             "tasks: the processes built different requests; give all the same files and options"
         )
     merged = {i: answers for _, part in parts for i, answers in part.items()}
-    return Outputs(tuple(tuple(merged[i]) for i in range(len(suite.instances))))
+    return Outputs(tuple(tuple(merged.get(i, ())) for i in range(len(suite.instances))))
+
+
+def _key(instance: Any) -> DocumentKey:
+    return instance.task_name, instance.doc_id
 
 
 def _own(suite: Suite, lm: EngineLM) -> list[int]:
@@ -102,23 +114,35 @@ class _Playback(LM):  # type: ignore[misc]
 
 
 def score_suite(suite: Suite, outputs: Outputs) -> SuiteScores:
-    """lm-eval's own filters, metrics and aggregates over the answers, the same for every mode."""
-    failed = {task.name: _failed(task, outputs.flat) for task in suite.tasks}
+    """lm-eval's own filters, metrics and aggregates over the answers, the same for every mode.
+
+    Of documents that were not asked nothing is scored; a group of which a task was not asked is
+    left out.
+    """
+    asked: dict[str, set[int]] = {}
+    for answer in outputs.flat:
+        asked.setdefault(str(answer.task), set()).add(int(answer.doc_id or 0))
+    infos = [task for task in suite.tasks if task.name in asked]
+    groups = [name for name, members in suite.groups.items() if asked.keys() >= set(members)]
+    failed = {task.name: _failed(task, outputs.flat) for task in infos}
     for one in suite.instances:
         one.resps, one.filtered_resps = [], {}
-    for task in suite.tasks:
+    for task in infos:
         # An empty text is scored as what it is; minus infinity could win by accident.
         left_out = () if task.output_type == "generate_until" else failed[task.name]
-        suite.frozen[task.name].skipped = frozenset(left_out)
-    loaded = {"tasks": suite.loaded.tasks, "groups": suite.loaded.groups}
+        suite.frozen[task.name].ask(asked[task.name], left_out)
+    loaded = {
+        "tasks": {task.name: suite.loaded.tasks[task.name] for task in infos},
+        "groups": {name: suite.loaded.groups[name] for name in groups},
+    }
     with quiet() as notes, seeded():
         results = evaluate(_Playback(suite, outputs), loaded, bootstrap_iters=0, log_samples=True)
     tasks = {
         task.name: _task_scores(suite, task, results, outputs.flat, failed[task.name])
-        for task in suite.tasks
+        for task in infos
     }
-    groups = {name: _group_scores(suite, name, results, tasks) for name in suite.groups}
-    return SuiteScores(suite.hash, tasks, groups, outputs.flat, notes.texts)
+    scored = {name: _group_scores(suite, name, results, tasks) for name in groups}
+    return SuiteScores(suite.hash, tasks, scored, outputs.flat, notes.texts)
 
 
 def _failed(task: TaskInfo, answers: Sequence[Answer]) -> tuple[int, ...]:

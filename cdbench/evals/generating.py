@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lm_eval.models.utils import postprocess_generated_text
@@ -21,18 +22,36 @@ def generate(point: OperatingPoint, instances: Sequence[Any]) -> list[Answer]:
 
     Raises UsageError, before anything runs, for an argument that is not available.
     """
-    asked, requests, settings = [], [], []
-    for one, what in zip(instances, identified(instances), strict=True):
-        setting = read_settings(one.args[1], f"task {one.task_name!r}")
-        what, prompt = _prompt(point, what, one.args[0], setting)
-        asked.append(what)
-        settings.append(setting)
-        requests.append(_request(point, what, prompt, setting))
-    results = _run(point, requests)
+    jobs = _jobs(point, instances)
+    results = _run(point, [job.request for job in jobs])
     return [
-        generated(what, results[what.id], _text(point, results[what.id], setting))
-        for what, setting in zip(asked, settings, strict=True)
+        generated(job.asked, found, _text(point, found, job.settings))
+        for job in jobs
+        for found in (results[job.request.id],)
     ]
+
+
+def requests_of(point: OperatingPoint, instances: Sequence[Any]) -> list[Request]:
+    """What ``generate`` submits for them, in order. UsageError as there."""
+    return [job.request for job in _jobs(point, instances)]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One text to generate."""
+
+    asked: Asked
+    settings: GenerationSettings
+    request: Request
+
+
+def _jobs(point: OperatingPoint, instances: Sequence[Any]) -> list[_Job]:
+    jobs = []
+    for one, what in zip(instances, identified(instances), strict=True):
+        settings = read_settings(one.args[1], f"task {one.task_name!r}")
+        what, prompt = _prompt(point, what, one.args[0], settings)
+        jobs.append(_Job(what, settings, _request(point, what, prompt, settings)))
+    return jobs
 
 
 def _prompt(
@@ -61,7 +80,8 @@ def _request(
         prompt=prompt,
         max_new_tokens=setting.max_tokens,
         exit=point.policy,
-        sampling=SamplingParams(setting.temperature, setting.top_k, setting.top_p, point.seed),
+        sampling=point.sampling
+        or SamplingParams(setting.temperature, setting.top_k, setting.top_p, point.seed),
         stop_ids=point.model.stop_ids | {token for token in ends if token is not None},
         stop_strings=tuple(stop for stop, token in special.items() if token is None),
         task=what.task,
@@ -78,6 +98,8 @@ def _run(point: OperatingPoint, requests: list[Request]) -> dict[str, RequestRes
         results[result.id] = result
         if point.advance is not None:
             point.advance(1)
+    if point.served is not None:
+        point.served(engine)
     return results
 
 

@@ -23,8 +23,8 @@ from cdbench.evals.point import OperatingPoint
 from cdbench.evals.ranks import ALONE, Ranks
 from cdbench.evals.text import TextCodec
 from cdbench.models.loading import LoadedModel
-from cdbench.runtime.core import ExitPolicy, LaunchObserver
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.core import ExitPolicy, LaunchObserver, SamplingParams
+from cdbench.runtime.engine import Engine, EngineConfig
 
 
 class EngineLM(TemplateLM):  # type: ignore[misc]
@@ -42,10 +42,12 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         policy: ExitPolicy | None = None,
         *,
         seed: int = 0,
+        sampling: SamplingParams | None = None,
         codec: TextCodec | None = None,
         template: str | None = None,
         ranks: Ranks = ALONE,
         advance: Callable[[int], None] | None = None,
+        served: Callable[[Engine], None] | None = None,
         observer: LaunchObserver | None = None,
         scoring_observer: LaunchObserver | None = None,
     ) -> None:
@@ -56,7 +58,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             config=config,
             policy=policy or ExitPolicy(),
             seed=seed,
+            sampling=sampling,
             advance=advance,
+            served=served,
             observer=observer,
             scoring_observer=scoring_observer,
         )

@@ -19,7 +19,7 @@ class SuiteOptions:
     """What may be changed of the tasks as they are written; None leaves a task's own.
 
     ``limit`` is a count of documents a task (1 or more) or a share of them (below 1). ``samples``
-    gives document ids by task, as a mapping or the path of a JSON file; a task it does not name
+    gives document ids by task, as a mapping, JSON, or the path of a JSON file; a task not named
     runs whole. ``gen_kwargs`` is a mapping or ``key=value,key=value``. ``apply_chat_template`` is
     True, or the name of one of the tokenizer's templates; ``fewshot_as_multiturn`` belongs to it.
     ``seed`` draws the few-shot examples.
@@ -52,8 +52,11 @@ def read_samples(samples: Mapping[str, Sequence[int]] | str | Path | None) -> di
         return {}
     found: Any = samples
     if isinstance(samples, str | Path):
+        inline = str(samples).lstrip().startswith("{")
         try:
-            found = json.loads(Path(samples).read_text(encoding="utf-8"))
+            found = json.loads(
+                str(samples) if inline else Path(samples).read_text(encoding="utf-8")
+            )
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"samples: {samples}: {error}; expected a JSON object of task: [document ids]"

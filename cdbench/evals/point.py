@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cdbench.evals.text import TextCodec
 from cdbench.models.loading import LoadedModel
-from cdbench.runtime.core import ExitPolicy, LaunchObserver
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.core import ExitPolicy, LaunchObserver, SamplingParams
+from cdbench.runtime.engine import Engine, EngineConfig
 from cdbench.runtime.scoring.continuation import Continuation, Scored
 from cdbench.runtime.scoring.score import score
 
@@ -17,8 +17,9 @@ from cdbench.runtime.scoring.score import score
 class OperatingPoint:
     """What answers, and who watches. ``seed`` keys sampled texts.
 
-    ``advance`` is told how many more requests are done. The observers see the launches of generated
-    and of scored tokens apart.
+    ``sampling`` takes the place of what a task says about drawing its texts. ``advance`` is told
+    how many more requests are done, ``served`` of the engine that generated them. The observers see
+    the launches of generated and of scored tokens apart.
     """
 
     model: LoadedModel
@@ -26,7 +27,9 @@ class OperatingPoint:
     config: EngineConfig
     policy: ExitPolicy
     seed: int = 0
+    sampling: SamplingParams | None = None
     advance: Callable[[int], None] | None = None
+    served: Callable[[Engine], None] | None = None
     observer: LaunchObserver | None = None
     scoring_observer: LaunchObserver | None = None
 

@@ -41,6 +41,14 @@ class Ranks:
         dist.gather_object(obj, found, dst=dst)
         return found
 
+    def broadcast(self, obj: Any = None) -> Any:
+        """What the first rank says, at every rank."""
+        if self.world_size == 1:
+            return obj
+        said = [obj]
+        dist.broadcast_object_list(said, src=0)
+        return said[0]
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.world_size > 1:

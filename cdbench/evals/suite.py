@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,15 +86,13 @@ class Suite:
 
 
 class FrozenTask:
-    """An lm-eval task whose documents and requests no longer change.
-
-    ``skipped`` are document ids that scoring leaves out, because they have no answer.
-    """
+    """An lm-eval task whose documents and requests no longer change."""
 
     def __init__(self, task: Any, doc_ids: Sequence[int], documents: Any) -> None:
         self.task = task
         self.documents = {doc_id: documents[doc_id] for doc_id in doc_ids}
-        self.skipped: frozenset[int] = frozenset()
+        self.requests: list[Any] = []
+        self._scored = frozenset(self.documents)
         # Attributes of this one object: lm-eval calls these whenever it wants documents.
         task.doc_iterator = self._documents
         task.test_docs = task.validation_docs = lambda: documents
@@ -108,9 +106,15 @@ class FrozenTask:
             chat_template=template,
         )
         self.task.build_all_requests = lambda **_: None
+        self.requests = list(self.task.instances)
+
+    def ask(self, doc_ids: Collection[int], left_out: Collection[int] = ()) -> None:
+        """Have lm-eval know of these documents alone; it scores all but those ``left_out``."""
+        self.task._instances = [one for one in self.requests if one.doc_id in doc_ids]
+        self._scored = frozenset(doc_ids) - frozenset(left_out)
 
     def _documents(self, **_: Any) -> Iterator[tuple[int, Any]]:
-        return iter([pair for pair in self.documents.items() if pair[0] not in self.skipped])
+        return iter([pair for pair in self.documents.items() if pair[0] in self._scored])
 
 
 def load_suite(
@@ -140,7 +144,7 @@ def load_suite(
         for name, one in frozen.items():
             _build(name, one, options, template if options.apply_chat_template else None)
     infos = tuple(_info(name, one) for name, one in frozen.items())
-    instances = tuple(instance for one in frozen.values() for instance in one.task.instances)
+    instances = tuple(instance for one in frozen.values() for instance in one.requests)
     return Suite(
         tasks=infos,
         groups={n: tuple(t.task_name for t in g.get_all_tasks()) for n, g in loaded.groups.items()},
@@ -226,7 +230,7 @@ def _info(name: str, one: FrozenTask) -> TaskInfo:
 def _questions(infos: Sequence[TaskInfo], frozen: dict[str, FrozenTask]) -> Iterator[Question]:
     for info in infos:
         first: dict[int, Any] = {}
-        for instance in frozen[info.name].task.instances:
+        for instance in frozen[info.name].requests:
             first.setdefault(instance.doc_id, instance)
         for doc_id, instance in first.items():
             # lm-eval's own hashes, which its samples have too.

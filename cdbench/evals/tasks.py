@@ -1,7 +1,7 @@
-"""Tasks: local questions, and the rule that scores an answer.
+"""The shipped tasks without lm-eval: for checks and training where it is not installed.
 
-A task is an lm-eval YAML file beside a JSONL of documents, so that the same files serve there. Read
-here are the parts that local, generated, exact-match tasks use; anything else is refused.
+A task is an lm-eval YAML file beside a JSONL of documents. Read here are the parts that local,
+generated, exact-match tasks use; anything else is refused. A run asks through ``suite.py``.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from cdbench.grammar import (
     split_commas,
 )
 from cdbench.keys.depth import ExitConfig, KvConfig
+from cdbench.keys.evaluation import EvaluationConfig
 from cdbench.keys.section import HIGHEST_PRICE, FileName, Section, value_at
 from cdbench.keys.serving import EngineConfig, RepeatsConfig, SamplingConfig, SloConfig
 from cdbench.keys.workload import WorkloadConfig
@@ -56,9 +57,12 @@ class RunConfig(Section):
         "null: every dense, static, static@auto, lockstep, cdb",
     )
     tasks: Names | None = Field(
-        None, description="Evaluation tasks; null takes those on the model's card"
+        None,
+        description="Evaluation tasks: any name lm-eval knows, a YAML file or a directory of them; "
+        "null takes those on the model's card",
     )
     limit: int | None = Field(150, ge=1, description="Documents per task; null: all")
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     work: Work = Field(
         ("live", "equal"),
         description="live (the model's own text: accuracy), equal (fixed work: wall-clock ratios)",

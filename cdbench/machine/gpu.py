@@ -23,7 +23,6 @@ THROTTLES: dict[int, str] = {
     0x40: "heat (hardware)",
     0x80: "power brake",
 }
-POWER_CAP = THROTTLES[0x04]
 
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _TEMPERATURE = 0

@@ -290,6 +290,14 @@ def _configured_exit(config: dict[str, Any]) -> str:
     return f"cdf@{float(threshold)!r}" if 0 <= threshold < 1 else "none"
 
 
+def read_tokenizer(source: str) -> Tokenizer | None:
+    """The tokenizer of a model by name, directory or hub id, without the model; None without one.
+
+    UsageError as ``load_model``.
+    """
+    return _tokenizer(locate(source, with_weights=False))
+
+
 def _tokenizer(directory: Path) -> Tokenizer | None:
     path = directory / "tokenizer.json"
     if not path.is_file():

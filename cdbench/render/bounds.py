@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cdbench.render.formats import Kind
+from cdbench.render.intervals import interval_cell
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.schema import BoundRecord, Result
+from cdbench.schema import Result
 
 BOUND_WORDS = {
     "flop_bound": "flop_bound",
@@ -35,7 +36,7 @@ def bounds_table(result: Result) -> Table:
                 text(BOUND_WORDS.get(name, name), record.note),
                 text(record.scope),
                 Cell(record.value, Kind.RATIO),
-                _share_cell(record),
+                interval_cell(record.realised, Kind.PERCENT),
             )
         )
         for mode, found in result.bounds.items()
@@ -47,10 +48,3 @@ def bounds_table(result: Result) -> Table:
         "time_bound: stage times measured on this machine, at ideal packing on both sides.",
     )
     return Table(columns, rows, "bounds, and the share of them realised", notes if rows else ())
-
-
-def _share_cell(record: BoundRecord) -> Cell:
-    share = record.realised
-    if share is None:
-        return text("-")
-    return Cell(share.estimate, Kind.PERCENT, share.low, share.high)

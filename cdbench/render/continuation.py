@@ -97,14 +97,18 @@ class Printer:
         if done.error is not None:
             self._print(Text(f"refused: {done.error}"))
             return
-        tokens = Text()
-        for piece, depth in zip(done.pieces, done.depths, strict=False):
-            if self._coloured:
-                tokens.append(_printable(piece, "\n"), style=self._style(depth))
-            else:
-                tokens.append(f"{_printable(piece)}·{depth}")
-        self._print(tokens)
+        self.tokens(done.pieces, done.depths)
         self._print(Text(self._ending(done), style="dim"))
+
+    def tokens(self, pieces: Sequence[str], depths: Sequence[int]) -> None:
+        """Tokens with their depths, and nothing else."""
+        line = Text()
+        for piece, depth in zip(pieces, depths, strict=False):
+            if self._coloured:
+                line.append(_printable(piece, "\n"), style=self._style(depth))
+            else:
+                line.append(f"{_printable(piece)}·{depth}")
+        self._print(line)
 
     def _ending(self, done: Continuation) -> str:
         mean = UNDEFINED if done.mean_depth is None else f"{done.mean_depth:.2f}"

@@ -12,6 +12,7 @@ from cdbench.render.machine_report import machine_table
 from cdbench.render.metric_table import known, metric_table
 from cdbench.render.run_report import comparison, level_words, speedup_cell, timed_adaptive
 from cdbench.render.table import Cell, Column, Row, Table, text
+from cdbench.render.tasks_report import task_table
 from cdbench.render.waterfall import waterfall_tables
 from cdbench.schema import ModeResult, Result
 
@@ -50,6 +51,7 @@ def full_tables(result: Result) -> list[Table]:
     """Every table with something in it."""
     launches = "launches of one timed run, mean over the timed runs"
     tables = (
+        task_table(result),
         *asked_tables(result),
         _pair_table(result),
         _rates(result),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cdbench.render.formats import Kind, si_bytes
 from cdbench.render.intervals import interval_cell
 from cdbench.render.table import Cell, Column, Row, Table, text
+from cdbench.render.tasks_report import metric_words
 from cdbench.schema import (
     Accuracy,
     Comparison,
@@ -165,6 +166,8 @@ def _rate_cell(mode: ModeResult) -> Cell:
 def _depth_cell(mode: ModeResult) -> Cell:
     depth = mode.live.get("mean_depth")
     if depth is None:
+        depth = mode.live.get("scored_mean_depth")
+    if depth is None:
         depth = mode.metrics.get("mean_depth")
     return Cell(depth)
 
@@ -200,7 +203,7 @@ def _table_notes(result: Result) -> Iterator[str]:
     if result.accuracy is not None:
         yield (
             "Accuracy and mean depth: the live pass, each mode's own text on "
-            f"{_question_words(result.accuracy)}, exact match of the final answer; in brackets "
+            f"{_question_words(result.accuracy)}, {metric_words(result.accuracy)}; in brackets "
             "95 % intervals. Depths are of later tokens: a request's first token does not count."
         )
         timed = result.modes["cdb"].metrics.get("mean_depth") if "cdb" in result.modes else None
@@ -210,7 +213,7 @@ def _table_notes(result: Result) -> Iterator[str]:
 
 def _question_words(accuracy: Accuracy) -> str:
     """How many questions were answered, and by which modes fewer of them."""
-    asked = {label: mode.rate.n for label, mode in accuracy.modes.items()}
+    asked = {label: mode.rate.n if mode.rate else 0 for label, mode in accuracy.modes.items()}
     most = max(asked.values())
     fewer = ", ".join(f"{label} on {n:,} of them" for label, n in asked.items() if n < most)
     return f"{most:,} questions" + (f" ({fewer})" if fewer else "")

@@ -11,7 +11,7 @@ _COLUMNS = (
     Column("stage", align="left"),
     Column("rows", note=f"of a launch; prefill: {_PREFILL}"),
     Column("context", note="positions a row attends to; prefill: tokens of one prompt"),
-    Column("launch", direction="down", note="median of the passes [fastest, slowest pass]"),
+    Column("launch", direction="down", note="lower quartile of the passes [fastest, slowest pass]"),
     Column("per row", direction="down"),
     Column(
         "floor",

@@ -60,14 +60,15 @@ def _accuracy_words(result: Result, label: str) -> str:
     if is_random(result):
         return "the weights are random: nothing can be said about accuracy"
     found = result.accuracy.modes.get(label) if result.accuracy is not None else None
-    if found is None or result.accuracy is None:
+    if found is None or found.rate is None or result.accuracy is None:
         return ""
     share = percent(found.rate.estimate)
     answered = f"in the live pass {label} answered {share} of {found.rate.n:,} questions"
     if found.paired is None:
         return f"{answered}; without static there is nothing to hold that against"
-    base = result.accuracy.modes[found.paired.over].rate.estimate
-    return f"{answered}, {found.paired.over} {percent(base)} ({_difference(found)})"
+    base = result.accuracy.modes[found.paired.over].rate
+    theirs = percent(base.estimate) if base is not None else "n/a"
+    return f"{answered}, {found.paired.over} {theirs} ({_difference(found)})"
 
 
 def _against_strongest(result: Result, label: str) -> str:

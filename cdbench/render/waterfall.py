@@ -83,7 +83,7 @@ def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
         f"{EFFECT_WORDS[row.effect]} ({_size(row.factor)})" for row in losses[:NAMED_LOSSES]
     )
     rest = f"most of the rest went to {named}" if named else "no single loss stands out"
-    if any(_beyond(error) for error in waterfall.curve_error.values()):
+    if "stage_curves" in rows and _beyond(rows["stage_curves"].factor):
         rest += " (the stage curves do not describe this run, so the split is unsure)"
     wider = ""
     if first == WIDER_LAUNCHES:
@@ -122,11 +122,11 @@ def _signed(error: IntervalRecord) -> str:
     return sign + percent(error.estimate, error.low, error.high)
 
 
-def _beyond(error: IntervalRecord) -> bool:
-    """Whether a curve error is too large, and not merely what the blocks differ by."""
-    if error.estimate is None or abs(error.estimate) <= CURVE_LIMIT:
+def _beyond(factor: IntervalRecord) -> bool:
+    """Whether the row of the curves is too large, and not merely what the blocks differ by."""
+    if factor.estimate is None or abs(factor.estimate - 1) <= CURVE_LIMIT:
         return False
-    return error.low is None or error.high is None or not error.low <= 0 <= error.high
+    return factor.low is None or factor.high is None or not factor.low <= 1 <= factor.high
 
 
 def _meaning(row: WaterfallRow) -> str:

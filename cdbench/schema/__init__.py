@@ -4,8 +4,8 @@
 - ``requests.jsonl`` has one ``RequestRecord`` per request and timed run, ``repeats.jsonl`` one
   ``RepeatRecord`` per timed run (one ``LivePassRecord`` per live pass), ``workload.jsonl`` one
   ``WorkloadRecord`` per request of the workload, ``launches.npz`` every launch
-  (``schema/launches.py``), ``stages.jsonl`` one ``StagePassRecord`` per pass over the stages: the
-  source of every summary.
+  (``schema/launches.py``), ``stages.jsonl`` one ``StagePassRecord`` per pass over the stages,
+  ``samples_<task>.jsonl`` one ``SampleRecord`` per mode and question: the source of every summary.
 - ``cdbench generate --json`` prints one ``GenerateDocument``.
 
 Rules. An absent or undefined value is null, never 0; NaN and infinity are never written (an
@@ -17,6 +17,15 @@ do not raise it, so readers keep what they do not know.
 
 from __future__ import annotations
 
+from cdbench.schema.accuracy import (
+    Accuracy,
+    AgreementRecord,
+    ModeAccuracy,
+    PairedRecord,
+    ScoreRecord,
+    Scores,
+    TaskAccuracy,
+)
 from cdbench.schema.base import (
     SCHEMA_VERSION,
     IntervalRecord,
@@ -46,8 +55,10 @@ from cdbench.schema.files import (
     read_repeats,
     read_requests,
     read_result,
+    read_samples,
     read_stage_passes,
     read_workload,
+    samples_file,
     to_json,
     write_requests,
     write_result,
@@ -79,19 +90,17 @@ from cdbench.schema.requests import (
     RequestRecord,
 )
 from cdbench.schema.result import (
-    Accuracy,
     BlockRecord,
     BoundRecord,
     Comparison,
     ExitSettings,
-    ModeAccuracy,
     ModelFacts,
     ModeResult,
-    PairedRecord,
     Result,
     Validity,
     Workload,
 )
+from cdbench.schema.samples import AnswerRecord, PieceRecord, SampleRecord
 from cdbench.schema.stages import StagePassPoint, StagePassRecord
 from cdbench.schema.waterfall import Waterfall, WaterfallRow
 from cdbench.schema.workload import (
@@ -108,6 +117,8 @@ __all__ = [
     "TRACE_FILE",
     "WORKLOAD_FILE",
     "Accuracy",
+    "AgreementRecord",
+    "AnswerRecord",
     "BlockRecord",
     "BoundRecord",
     "BreakEvenRecord",
@@ -133,15 +144,20 @@ __all__ = [
     "ModelFacts",
     "ModelIdentity",
     "PairedRecord",
+    "PieceRecord",
     "Record",
     "RepeatEnvironment",
     "RepeatRecord",
     "RepeatedRun",
     "RequestRecord",
     "Result",
+    "SampleRecord",
     "Scope",
+    "ScoreRecord",
+    "Scores",
     "StagePassPoint",
     "StagePassRecord",
+    "TaskAccuracy",
     "Validity",
     "Waterfall",
     "WaterfallRow",
@@ -152,8 +168,10 @@ __all__ = [
     "read_repeats",
     "read_requests",
     "read_result",
+    "read_samples",
     "read_stage_passes",
     "read_workload",
+    "samples_file",
     "to_json",
     "write_requests",
     "write_result",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -20,6 +21,7 @@ from cdbench.schema.base import SCHEMA_VERSION
 from cdbench.schema.repeats import LivePassRecord, RepeatLine, RepeatRecord
 from cdbench.schema.requests import RequestRecord
 from cdbench.schema.result import Result
+from cdbench.schema.samples import SampleRecord
 from cdbench.schema.stages import StagePassRecord
 from cdbench.schema.workload import WorkloadRecord
 
@@ -81,6 +83,16 @@ def read_workload(path: Path) -> Iterator[WorkloadRecord]:
 def read_stage_passes(path: Path) -> Iterator[StagePassRecord]:
     """Read a ``stages.jsonl``, in the order of the run. UsageError as ``read_requests``."""
     yield from _read_lines(TypeAdapter(StagePassRecord), path)
+
+
+def samples_file(task: str) -> str:
+    """The name of the file with a task's samples; a task may be named by a path."""
+    return f"samples_{re.sub(r'[^A-Za-z0-9._-]+', '-', task).strip('-')}.jsonl"
+
+
+def read_samples(path: Path) -> Iterator[SampleRecord]:
+    """Read a ``samples_<task>.jsonl``. UsageError as ``read_requests``."""
+    yield from _read_lines(TypeAdapter(SampleRecord), path)
 
 
 def append_lines(path: Path, records: Iterable[BaseModel]) -> None:

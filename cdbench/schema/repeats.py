@@ -182,6 +182,9 @@ class LivePassRecord(Record):
     work: Literal["live"] = "live"
     mode: str
     requests: int = Field(description="its lines in requests.jsonl, those with right not null")
+    tasks: dict[str, int] = Field(
+        default_factory=dict, description="task → its questions, each a line of its samples"
+    )
     prefix_hit_rate: Measure = None
     preemptions: int = 0
 

@@ -37,7 +37,9 @@ class RequestRecord(Record):
     finish_reason: Literal["stop", "length", "error", "cancelled"]
     error: str | None
     right: bool | None = Field(
-        None, description="live pass: whether the answer is right; null where nothing was asked"
+        None,
+        description="live pass: whether the question's primary metric is 1; null where nothing was "
+        "asked",
     )
 
     @classmethod

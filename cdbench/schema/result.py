@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from cdbench.schema.accuracy import Accuracy, Scores
 from cdbench.schema.base import SCHEMA_VERSION, IntervalRecord, Measure, Record, Scope
 from cdbench.schema.cost import BreakEvenRecord
 from cdbench.schema.environment import Environment
@@ -14,9 +15,6 @@ from cdbench.schema.looks import LooksRecord
 from cdbench.schema.machine import Manifest
 from cdbench.schema.memory import EqualMemory
 from cdbench.schema.waterfall import Waterfall
-
-if TYPE_CHECKING:  # it would load scipy for readers that only want the contract
-    from cdbench.stats.paired import PairedAccuracy
 
 
 class Validity(Record):
@@ -153,49 +151,6 @@ class BoundRecord(Record):
     note: str | None = None
 
 
-class PairedRecord(Record):
-    """A mode against the baseline on the same questions."""
-
-    over: str
-    n: int
-    difference: IntervalRecord = Field(description="mode − baseline, 95 % Tango score interval")
-    lost: int = Field(description="right under the baseline only")
-    gained: int = Field(description="right under the mode only")
-    mcnemar_p: float
-    delta: float = Field(description="non-inferiority margin")
-    verdict: Literal["within", "worse", "cannot tell"]
-
-    @classmethod
-    def of(cls, paired: PairedAccuracy, over: str) -> PairedRecord:
-        """The record of a computed comparison with mode ``over``."""
-        return cls(
-            over=over,
-            n=paired.n,
-            difference=IntervalRecord.of(paired.difference),
-            lost=paired.lost,
-            gained=paired.gained,
-            mcnemar_p=paired.p_value,
-            delta=paired.delta,
-            verdict=paired.verdict.value,
-        )
-
-
-class ModeAccuracy(Record):
-    """Accuracy of one mode in the live pass. Rates have 95 % Wilson intervals."""
-
-    rate: IntervalRecord
-    by_task: dict[str, IntervalRecord] = Field(default_factory=dict)
-    paired: PairedRecord | None = Field(None, description="null for the baseline itself")
-    adaptive: bool = Field(True, description="false where no token could exit early")
-
-
-class Accuracy(Record):
-    """Accuracy by mode, all on the same questions."""
-
-    baseline: str | None = Field(description="null where static did not run")
-    modes: dict[str, ModeAccuracy]
-
-
 class Result(Record):
     """``result.json``. Sections from ``waterfall`` on appear where they were made."""
 
@@ -227,6 +182,9 @@ class Result(Record):
     accuracy: Accuracy | None = None
     exits: ExitDistributions | None = Field(
         None, description="exit depths of tasks, compared; null without tasks or early exits"
+    )
+    scores: Scores | None = Field(
+        None, description="what lm-eval made of the answers; null without a live pass"
     )
     samples: dict[str, str] = Field(
         default_factory=dict, description="task → file of its evaluation samples"

@@ -50,7 +50,7 @@ class StagePoint(Record):
         description="positions that the longest row attends to, itself included; prefill: tokens "
         "of one prompt"
     )
-    time_s: float = Field(gt=0, description="median over passes of the pass's mean launch")
+    time_s: float = Field(gt=0, description="lower quartile over passes of the pass's mean launch")
     low_s: float = Field(description="of the fastest pass")
     high_s: float = Field(description="of the slowest pass")
     passes: int

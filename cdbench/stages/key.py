@@ -30,7 +30,7 @@ def stage_key(plan: Plan) -> StageKey:
         kv_layout=plan.kv_layout,
         device=_device_name(network.device),
         model=_files_hash(model.files),
-        weights="checkpoint" if model.weight_seed is None else f"random:{model.weight_seed}",
+        weights=model.weights,
         max_loops=plan.max_loops,
         layers=network.dims.layers_by_stage,
         exit_rule=plan.policy.rule,
