@@ -29,22 +29,28 @@ def data_dir(kind: str) -> Path:
 
 def task_names() -> tuple[str, ...]:
     """Names of the shipped tasks, sorted: the stems of ``tasks/*.jsonl``."""
-    return _stems("tasks", ".jsonl")
+    return tuple(sorted(path.stem for path in data_dir("tasks").glob("*.jsonl")))
 
 
 def config_names() -> tuple[str, ...]:
-    """Names of the shipped configurations, sorted: the stems of ``configs/*.yaml``."""
-    return _stems("configs", ".yaml")
+    """Names of the shipped configurations, sorted: ``NAME`` of ``configs/``, ``suites/NAME``."""
+    folder = data_dir("configs")
+    found = [*folder.glob("*.yaml"), *folder.glob("suites/*.yaml")]
+    return tuple(sorted(str(path.relative_to(folder).with_suffix("")) for path in found))
 
 
 def task_path(name: str) -> Path:
     """The JSONL file of a shipped task; UsageError names the nearest known one."""
-    return _shipped("tasks", name, ".jsonl")
+    if name not in task_names():
+        raise UsageError(f"task {name!r}: no such task; {nearest_hint(name, task_names())}")
+    return data_dir("tasks") / f"{name}.jsonl"
 
 
 def config_path(name: str) -> Path:
     """The YAML file of a shipped configuration; UsageError names the nearest known one."""
-    return _shipped("configs", name, ".yaml")
+    if name not in config_names():
+        raise UsageError(f"config {name!r}: no such config; {nearest_hint(name, config_names())}")
+    return data_dir("configs") / f"{name}.yaml"
 
 
 def find_file(name: str) -> Path:
@@ -81,14 +87,3 @@ def nearest_hint(name: str, known: tuple[str, ...]) -> str:
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(known)}" if known else "none is installed"
 
-
-def _stems(kind: str, suffix: str) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in data_dir(kind).glob(f"*{suffix}")))
-
-
-def _shipped(kind: str, name: str, suffix: str) -> Path:
-    known = _stems(kind, suffix)
-    if name not in known:
-        singular = kind.removesuffix("s")
-        raise UsageError(f"{singular} {name!r}: no such {singular}; {nearest_hint(name, known)}")
-    return data_dir(kind) / f"{name}{suffix}"
