@@ -86,4 +86,3 @@ def nearest_hint(name: str, known: tuple[str, ...]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(known)}" if known else "none is installed"
-

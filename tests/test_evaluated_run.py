@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +251,45 @@ def test_likelihoods_alone_leave_nothing_to_time(
     assert code == 2
     assert "none of them generates text" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_answer_as_one(tasks: Path, tmp_path: Path) -> None:
+    """As torchrun starts them: every document once, the same samples, one report."""
+    words = ["run", "--tasks", f"demo_sum,{tasks / 'choose.yaml'}", "--limit", "5"]
+    words += ["--work", "live", "--modes", "static,static@auto,cdb", "--device", "cpu"]
+    words += ["--dtype", "float64"]
+    assert main([*words, "--out", str(tmp_path / "one"), "--json"]) == 0
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--no-python",
+    ]
+    command += ["cdbench", *words, "--out", str(tmp_path / "two")]
+    binaries = str(Path(sys.executable).parent)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{binaries}:{os.environ['PATH']}"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("Written to") == 1
+    for task in ("demo_sum", "choose"):
+        one, two = (samples(tmp_path / name, task) for name in ("one", "two"))
+        assert [rounded(sample) for sample in one] == [rounded(sample) for sample in two]
+
+
+def rounded(sample: SampleRecord) -> dict[str, Any]:
+    """A sample without the last digits of its logprobs, which a launch's shape decides."""
+    plain: dict[str, Any] = json.loads(sample.model_dump_json())
+    for one in plain["answers"]:
+        one["logprob"] = None if one["logprob"] is None else round(one["logprob"], 9)
+        for piece in one["pieces"]:
+            piece["logprobs"] = [round(value, 9) for value in piece["logprobs"]]
+    plain["filtered"] = {}
+    return plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,9 @@ from cdbench.cli.sweep import (
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdbench.schema.profile import ProfileDocument, SloRecord
+    from cdbench.config import RunConfig
+    from cdbench.profile.grid import Axes
+    from cdbench.schema.profile import AccuracyPoint, ProfileDocument, SloRecord
 
 NAME = "profile"
 
@@ -48,6 +51,14 @@ def verb(
         str | None, typer.Option(help="Requests per second, by commas: Poisson arrivals.")
     ] = None,
     requests: Annotated[int | None, typer.Option(help="How many requests are timed.")] = None,
+    questions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Questions of each task that every threshold and R answers, and the fixed depths.",
+        ),
+    ] = None,
     mode: Annotated[str, typer.Option(help="The mode that is profiled.")] = "cdb",
     slo_ttft: Annotated[float | None, _limit("Longest time to first token.")] = None,
     slo_tpot: Annotated[float | None, _limit("Longest time per later token.")] = None,
@@ -104,13 +115,50 @@ def verb(
         dry(sweep, grid, NAME, options, as_json)
         return
     refuse(refusals(sweep.cells, check_of(grid, options, tell)), len(sweep.cells), NAME)
+    asked = None
+    if questions is not None:
+        asked = _asked(base, axes, mode, questions, sweep.cells[0].config, retry_failed, out)
     swept = run(sweep, options, tell)
     directory = SweepDirectory.of(out, sweep.name, sweep.verb)
-    document = profile_document(sweep, directory, swept, mode, slo)
+    answers = asked() if asked is not None and swept.status != "interrupted" else ()
+    document = profile_document(sweep, directory, swept, mode, slo, answers)
     write_profile(directory, document)
     _print(document, as_json)
     unreadable = any(cell.state == UNREADABLE for cell in document.cells)
     raise typer.Exit(exit_code(swept) or (INVALID if unreadable else 0))
+
+
+def _asked(
+    base: Any,
+    axes: Axes,
+    mode: str,
+    questions: int,
+    config: RunConfig,
+    retry_failed: bool,
+    out: str | None,
+) -> Callable[[], list[AccuracyPoint]]:
+    """The accuracy sweep, checked now and run when called; its directory lies beside the other."""
+    from cdbench.bench.plan import make_plan
+    from cdbench.profile.accuracy import accuracy_points, accuracy_sweep
+    from cdbench.profile.grid import profile_name
+    from cdbench.sweep.cells import expand, refusals
+    from cdbench.sweep.directory import SweepDirectory
+    from cdbench.sweep.refusals import refuse
+    from cdbench.sweep.runners import checker
+    from cdbench.sweep.session import Options, check_of, run
+
+    full = make_plan(config).max_loops if not axes.max_loops else 0
+    grid = accuracy_sweep(base, axes, profile_name(base), mode, questions, full)
+    sweep = expand(grid, NAME, check=checker())
+    options = Options(None if out is None else f"{out}-accuracy", retry_failed, None)
+    refuse(refusals(sweep.cells, check_of(grid, options, tell)), len(sweep.cells), NAME)
+
+    def answered() -> list[AccuracyPoint]:
+        run(sweep, options, tell)
+        found = SweepDirectory.of(options.out, sweep.name, sweep.verb)
+        return accuracy_points(sweep, found, mode)
+
+    return answered
 
 
 def _targets(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cdbench.errors import UsageError
 from cdbench.metrics.sustained import OfferedLoad
@@ -84,14 +85,17 @@ def _with_numbers(
                 if latency in mode.percentiles
             },
             "tail": tail(runs, mode),
-            **_accuracy(result, mode, name),
+            **accuracy_fields(result, mode, name),
             **_against(runs, slo),
         }
     )
 
 
-def _accuracy(result: Result, mode: ModeResult, name: str) -> dict[str, object]:
-    """The live pass's rate; random weights have none that means anything."""
+def accuracy_fields(result: Result, mode: ModeResult, name: str) -> dict[str, Any]:
+    """``accuracy`` and ``accuracy_verdict`` of the live pass, where there was one.
+
+    Random weights have none that means anything.
+    """
     found = result.accuracy.modes.get(name) if result.accuracy is not None else None
     random = result.model is not None and result.model.random_weights_seed is not None
     if found is None or random:

@@ -63,12 +63,7 @@ def profile_name(base: Tree) -> str:
 
 def profile_sweep(base: Tree, axes: Axes, name: str) -> SweepFile:
     """The sweep of a profile: the product of its axes. UsageError where an axis cannot vary."""
-    exit_rule = base.get("exit", {}).get("rule")
-    grid: dict[str, list[Any]] = {}
-    if axes.thresholds:
-        grid.update(_thresholds(axes.thresholds, exit_rule))
-    if axes.max_loops:
-        grid["exit.max_loops"] = list(axes.max_loops)
+    grid = depth_grid(axes, base)
     if axes.widths:
         # The launch width and the free residents follow from the residents by default.
         engine = base.get("engine", {})
@@ -79,6 +74,16 @@ def profile_sweep(base: Tree, axes: Axes, name: str) -> SweepFile:
         arrivals = (ArrivalSpec(Arrivals.OPEN_LOOP, rate=rate) for rate in axes.rates)
         grid["workload.arrivals"] = [str(spec) for spec in arrivals]
     return parse_sweep({"name": name, "base": base, "grid": grid}, "profile")
+
+
+def depth_grid(axes: Axes, base: Tree) -> dict[str, list[Any]]:
+    """The axes that decide how deep tokens go. UsageError where one cannot vary."""
+    grid: dict[str, list[Any]] = {}
+    if axes.thresholds:
+        grid.update(_thresholds(axes.thresholds, base.get("exit", {}).get("rule")))
+    if axes.max_loops:
+        grid["exit.max_loops"] = list(axes.max_loops)
+    return grid
 
 
 def _thresholds(values: Sequence[float | str], rule: str | None) -> dict[str, list[Any]]:

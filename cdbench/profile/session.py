@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cdbench.bench.exits import exit_distributions
 from cdbench.errors import UsageError
+from cdbench.profile.accuracy import with_accuracy
 from cdbench.profile.cells import Measured, measured_cell, sustained
 from cdbench.profile.recommend import recommend
 from cdbench.profile.served import goodput, has_target, slo_of
@@ -13,6 +14,7 @@ from cdbench.schema.exits import ExitDistributions
 from cdbench.schema.files import write_document
 from cdbench.schema.profile import (
     PROFILE_FILE,
+    AccuracyPoint,
     ProfileDocument,
     SloRecord,
 )
@@ -38,9 +40,16 @@ def check(sweep: Sweep, mode: str, slo: SloRecord) -> None:
 
 
 def profile_document(
-    sweep: Sweep, directory: SweepDirectory, swept: SweepDocument, mode: str, slo: SloRecord
+    sweep: Sweep,
+    directory: SweepDirectory,
+    swept: SweepDocument,
+    mode: str,
+    slo: SloRecord,
+    answers: Sequence[AccuracyPoint] = (),
 ) -> ProfileDocument:
     """What the finished cells show. It runs nothing: other targets can be asked of the same runs.
+
+    ``answers`` are the accuracies of the operating points, where they were asked.
 
     A cell whose records cannot be read is noted, and counts as one that has not run.
     """
@@ -48,7 +57,7 @@ def profile_document(
         measured_cell(directory, cell, seen, mode, slo)
         for cell, seen in zip(sweep.cells, swept.cells, strict=True)
     ]
-    records = [found.record for found in cells]
+    records = [with_accuracy(found.record, answers, mode) for found in cells]
     goodputs = {}
     if has_target(slo):
         goodputs = {
@@ -66,6 +75,7 @@ def profile_document(
         recommendation=chosen,
         sustained=sustained(cells, slo),
         exits=_exits(cells, chosen.cell, mode),
+        answers=list(answers),
         notes=[*swept.notes, *_unreadable(cells)],
     )
 

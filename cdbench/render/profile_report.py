@@ -9,7 +9,7 @@ from cdbench.render.formats import Kind
 from cdbench.render.intervals import interval_cell
 from cdbench.render.sweep_report import short_names
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.schema.profile import ProfileCell, ProfileDocument, SloRecord
+from cdbench.schema.profile import AccuracyPoint, ProfileCell, ProfileDocument, SloRecord
 from cdbench.sweep.changes import plain
 
 MAX_LOOPS = "exit.max_loops"
@@ -22,8 +22,48 @@ def tables(document: ProfileDocument) -> Iterator[Table]:
     yield latency_table(document)
     if len({cell.max_loops for cell in document.cells if cell.tail is not None}) > 1:
         yield tail_table(document)
+    if document.answers:
+        yield answer_table(document)
     if document.exits is not None:
         yield from exit_tables(document.exits)
+
+
+def answer_table(document: ProfileDocument) -> Table:
+    """Accuracy against mean depth, the fixed depths among them as what there is to beat."""
+    columns = (
+        Column("operating point", align="left"),
+        Column("R", priority=2),
+        Column("mean depth", unit="loops", direction="down"),
+        Column("accuracy", direction="up"),
+        Column("fixed depths there", priority=1),
+        Column("verdict over static", align="left"),
+    )
+    rows = tuple(
+        Row(
+            (
+                text(_operating_point(point)),
+                Cell(point.max_loops, Kind.COUNT),
+                Cell(point.mean_depth),
+                interval_cell(point.accuracy, Kind.PERCENT),
+                Cell(point.static_at_depth, Kind.PERCENT),
+                text(point.verdict or "-"),
+            ),
+            emphasis=point.mode == document.mode,
+        )
+        for point in document.answers
+    )
+    note = (
+        "Fixed depths there: what mixing the fixed depths that answered reaches at the same mean "
+        "depth (their upper hull). An adaptive point below it wastes its loops."
+    )
+    return Table(columns, rows, "accuracy against mean depth", notes=(note,))
+
+
+def _operating_point(point: AccuracyPoint) -> str:
+    if point.mode.startswith("static"):
+        return point.mode
+    at = "" if point.threshold is None else f"@{point.threshold:g}"
+    return f"{point.mode}, {point.rule}{at}"
 
 
 def cell_table(document: ProfileDocument) -> Table:
@@ -57,7 +97,7 @@ def cell_table(document: ProfileDocument) -> Table:
     )
     notes = [f"Profile of {document.mode}. Targets: {target_words(document.slo)}.", *document.notes]
     if not answered:
-        notes.insert(1, "Accuracy was not measured (work: [live, equal] does).")
+        notes.insert(1, "Accuracy was not measured (--questions N does).")
     return Table(columns, rows, notes=tuple(notes))
 
 

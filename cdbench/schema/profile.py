@@ -68,6 +68,22 @@ class ProfileCell(Record):
     tail: TailRecord | None = None
 
 
+class AccuracyPoint(Record):
+    """What one operating point answered: the profiled mode's, or a fixed depth's."""
+
+    mode: str
+    rule: str
+    threshold: Measure = None
+    max_loops: int
+    mean_depth: Measure = Field(None, description="of the live pass's later tokens")
+    accuracy: IntervalRecord | None = None
+    verdict: str | None = Field(None, description="against static on the same questions")
+    static_at_depth: Measure = Field(
+        None,
+        description="what mixing fixed depths reaches at this mean depth: their upper hull",
+    )
+
+
 class Recommendation(Record):
     """Which setting serves most requests within the targets, or why that cannot be said."""
 
@@ -93,4 +109,7 @@ class ProfileDocument(Record):
         default_factory=list, description="the highest offered rate each setting keeps up with"
     )
     exits: ExitDistributions | None = None
+    answers: list[AccuracyPoint] = Field(
+        default_factory=list, description="by mean depth; empty without --questions"
+    )
     notes: list[str] = Field(default_factory=list)
