@@ -94,6 +94,18 @@ def test_values_that_are_not_right_or_wrong_get_a_mean_and_no_verdict() -> None:
     assert right_or_wrong(ours) == [True]
 
 
+def test_where_lower_is_better_nothing_is_right() -> None:
+    worse = [
+        s.model_copy(update={"higher_is_better": False})
+        for s in (sample("cdb", i, 1) for i in range(6))
+    ]
+    found = accuracy_of({"cdb": Passed(worse)})
+    assert found is not None
+    assert found.modes["cdb"].rate is None
+    assert found.modes["cdb"].tasks["sums"].rate is not None
+    assert right_or_wrong(worse) == []
+
+
 def test_a_task_without_numbers_has_no_rate_and_nothing_is_zero() -> None:
     found = accuracy_of({"cdb": Passed([sample("cdb", i, None) for i in range(3)])})
     assert found is not None
@@ -177,5 +189,7 @@ def test_dense_texts_of_another_vocabulary_are_not_compared() -> None:
 
 def test_a_task_named_by_a_path_has_a_file_that_can_be_written() -> None:
     assert samples_file("mmlu") == "samples_mmlu.jsonl"
-    assert samples_file("/a b/c.yaml") == "samples_a-b-c.yaml.jsonl"
+    assert samples_file("/a b/c.yaml").startswith("samples_a-b-c.yaml-")
+    assert samples_file("x/y") != samples_file("x-y") == "samples_x-y.jsonl"
+    assert samples_file("ü") != samples_file("é")
     assert sample_files({"cdb": Passed([sample("cdb", 0, 1)])}) == {"sums": "samples_sums.jsonl"}

@@ -159,7 +159,7 @@ def test_a_changed_or_lost_sample_is_caught(directory: Path, tmp_path: Path) -> 
 
     def flip(lines: list[dict[str, Any]]) -> None:
         last = next(line for line in reversed(lines) if line["mode"] == "cdb")
-        last["value"] = 1.0 - last["value"]
+        last["value"] = last["metrics"][last["primary"]] = 1.0 - last["value"]
 
     found = tampered(directory, tmp_path / "a", flip)
     assert any(line.startswith("accuracy.modes.cdb") for line in found)
@@ -232,6 +232,26 @@ def test_what_cannot_be_shown_is_one_line(
 
 def test_a_directory_without_samples_is_named(tmp_path: Path, capsys: Capture) -> None:
     assert "No such" in shown(capsys, tmp_path / "none", code=2)
+
+
+def test_a_value_that_is_not_its_metric_is_caught(directory: Path, tmp_path: Path) -> None:
+    def edit(lines: list[dict[str, Any]]) -> None:
+        lines[0]["metrics"][lines[0]["primary"]] = 1.0 - lines[0]["value"]
+
+    assert any("beside exact_match" in line for line in tampered(directory, tmp_path, edit))
+
+
+def test_a_mode_is_not_held_against_itself(directory: Path, capsys: Capture) -> None:
+    err = shown(capsys, directory, "--changed", "--mode", "static", code=2)
+    assert "against itself" in err
+
+
+def test_a_limit_that_was_asked_for_does_not_give_way_to_samples(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    words = ["--tasks", "demo_add", "--samples", '{"demo_add": [1]}', "--limit", "2"]
+    assert main(["run", *words, "--out", str(tmp_path / "o")]) == 2
+    assert "limit: does not go with samples" in capsys.readouterr().err
 
 
 def test_likelihoods_alone_leave_nothing_to_time(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -58,10 +59,11 @@ def right_or_wrong(samples: Samples) -> list[bool]:
 
 
 def _binary_tasks(samples: Samples) -> set[str]:
-    """Tasks whose primary metric is 0 or 1 for every question of every mode."""
+    """Tasks whose primary metric is 0 or 1, and 1 is right, for every question of every mode."""
     values: dict[str, list[float | None]] = defaultdict(list)
     for sample in samples:
-        values[sample.task].append(sample.value)
+        worse = sample.higher_is_better is False
+        values[sample.task].append(math.nan if worse else sample.value)
     return {
         task
         for task, found in values.items()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cdbench.bench.accuracy import right_or_wrong
 from cdbench.bench.plan import Plan, Subject
 from cdbench.bench.samples import samples_of
 from cdbench.errors import UsageError
@@ -47,9 +48,9 @@ class LivePass:
 
     @property
     def accuracy(self) -> float:
-        """Mean of the primary metrics over all questions that have one; 0 where none has."""
-        values = [sample.value for sample in self.samples if sample.value is not None]
-        return sum(values) / len(values) if values else 0.0
+        """Right answers among those that are right or wrong; 0 where no question is."""
+        right = right_or_wrong(self.samples)
+        return sum(right) / len(right) if right else 0.0
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,11 @@ def choose_depth(
     plan: Plan, static: LivePass, half: Sequence[Question], advance: Advance
 ) -> AutoDepth:
     """The cheapest fixed depth within δ of full depth, by point estimate on the choosing half."""
-    full = half_of(static, static.subject, half).accuracy
+    own = half_of(static, static.subject, half)
+    if not right_or_wrong(own.samples):
+        # Nothing that is right or wrong was asked: no depth can be told from another.
+        return AutoDepth(plan.max_loops, 0.0, {}, 0)
+    full = own.accuracy
     tried: dict[int, float] = {}
     for depth in range(1, plan.max_loops):
         shallow = answer(plan, plan.subject(Mode("static", depth=depth)), half, advance)

@@ -181,6 +181,10 @@ def _check_live(plan: Plan) -> None:
     """Raise UsageError where the questions cannot be asked, before the first one is."""
     if "live" not in plan.config.work:
         return
+    from cdbench.evals import text
+
+    for model in (plan.model, *plan.dense.values()):
+        text.TextCodec(model).check()
     asked = len(plan.suite.questions) if plan.suite is not None else 0
     if Mode("static", depth="auto") in plan.modes and asked < 2:
         raise UsageError(
@@ -304,7 +308,8 @@ def suite_options(config: RunConfig) -> SuiteOptions:
     """What the run changes of the tasks as they are written."""
     asked = config.evaluation
     return SuiteOptions(
-        limit=None if asked.samples is not None else config.limit,
+        # The default limit gives way to documents that are named; one that was asked for does not.
+        limit=None if asked.samples and "limit" not in config.model_fields_set else config.limit,
         num_fewshot=asked.num_fewshot,
         samples=asked.samples,
         gen_kwargs=asked.gen_kwargs,

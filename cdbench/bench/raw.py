@@ -174,6 +174,12 @@ def _samples(directory: Path, tasks: Iterable[str]) -> dict[str, dict[str, list[
     for task in dict.fromkeys(tasks):
         _require(directory, samples_file(task))
         for sample in read_samples(directory / samples_file(task)):
+            said = sample.metrics.get(sample.primary)
+            if sample.value is not None and sample.value != said:
+                raise ContradictionError(
+                    f"samples of {task}, document {sample.doc_id}, mode {sample.mode}: value "
+                    f"{sample.value} beside {sample.primary} {said}"
+                )
             found[sample.mode].setdefault(task, []).append(sample)
     return found
 

@@ -55,7 +55,11 @@ def _note(plan: Plan, measured: Measurements, subject: Subject) -> str | None:
         tried = ", ".join(
             f"{d} loop{'s' if d > 1 else ''} {share:.1%}" for d, share in auto.tried.items()
         )
-        if auto.depth == plan.max_loops:
+        if not auto.chosen_on:
+            notes.append(
+                "no question is right or wrong, so no depth was chosen: static@auto is static"
+            )
+        elif auto.depth == plan.max_loops:
             notes.append(
                 f"on {auto.chosen_on} questions no smaller fixed depth is within 1 point of full "
                 f"depth ({auto.full_accuracy:.1%}; smaller: {tried or 'none'}): static@auto is "

@@ -24,7 +24,8 @@ def samples_of(
     judged = {name: _by_document(task) for name, task in scores.tasks.items()}
     for question in questions:
         key = (question.task, question.doc_id)
-        metric, chain = primary = suite.task(question.task).primary
+        task = suite.task(question.task)
+        metric, chain = primary = task.primary
         found = judged[question.task].get(question.doc_id, [])
         own = next((sample for sample in found if sample["filter"] == chain), {})
         first = asked[(*key, min(answer.index for answer in answers[key]))]
@@ -44,7 +45,8 @@ def samples_of(
                 for name in sample["metrics"]
             },
             primary=",".join(primary),
-            value=_number(own.get(metric)),
+            value=_number(own.get(metric)) if task.averaged else None,
+            higher_is_better=task.metrics.get(metric),
         )
 
 

@@ -61,6 +61,9 @@ class StoredSamples:
         found = {s.mode: s for s in self.of_task(task) if s.doc_id == doc_id}
         if not found:
             asked = sorted({s.doc_id for s in self.of_task(task)})
+            if not asked:
+                file = self.directory / self.result.samples[task]
+                raise UsageError(f"{file}: holds no sample; the run's records were damaged")
             raise UsageError(
                 f"--doc {doc_id}: task {task} was not asked it; it has {_ranges(asked)}"
             )

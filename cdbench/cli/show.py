@@ -55,12 +55,25 @@ def verb(
     stored = StoredSamples(_directory(typed_path(run, "RUN")))
     ours = stored.mode(mode, "--mode", ADAPTIVE)
     base = stored.mode(against, "--against", ("static",))
+    if changed and ours == base:
+        raise UsageError(f"--changed: {ours} against itself; name two of {', '.join(stored.modes)}")
+    if not as_json:
+        _warn(stored)
     if doc is not None and task is not None:
         _question(stored, task, doc, [base, ours], as_json)
     elif changed:
         _changed(stored, task, ours, base, as_json)
     else:
         _overview(stored, task, as_json)
+
+
+def _warn(stored: StoredSamples) -> None:
+    """What must be known before any number of the run is read."""
+    from cdbench.render.terminal import make_console, print_lines
+
+    if stored.result.validity.verdict == "INVALID":
+        reasons = "; ".join(stored.result.validity.reasons)
+        print_lines(make_console(), f"INVALID run ({reasons}): quote no number of it.", "")
 
 
 def _directory(path: Path) -> Path:

@@ -51,7 +51,7 @@ def read_settings(kwargs: Mapping[str, Any], where: str) -> GenerationSettings:
             top_k=int(read.get("top_k", 0)),
             top_p=float(read.get("top_p", 1.0)),
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{where}: generation arguments: {error}; give numbers") from None
     _check(settings, plain, where)
     return settings
@@ -67,6 +67,14 @@ def _check(settings: GenerationSettings, given: Mapping[str, Any], where: str) -
         )
     if given.get("do_sample") and not settings.temperature:
         raise UsageError(f"{where}: do_sample without a temperature; add temperature=1.0")
+
+
+def one_length(own: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """A change that gives the length by one of its names, with the others a task uses unset."""
+    given = [name for name in LENGTHS if change.get(name) is not None]
+    if not given:
+        return dict(change)
+    return {**{name: None for name in LENGTHS if name in own}, **change}
 
 
 def check_change(own: Mapping[str, Any], change: Mapping[str, Any], where: str) -> None:

@@ -16,11 +16,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lm_eval.api.metrics import mean
 from lm_eval.utils import handle_non_serializable, hash_string
 
 from cdbench.errors import UsageError
 from cdbench.evals.fetching import reason
-from cdbench.evals.generation import check_change, read_settings
+from cdbench.evals.generation import check_change, one_length, read_settings
 from cdbench.evals.options import SuiteOptions, check_options, read_gen_kwargs, read_samples
 from cdbench.evals.quiet import quiet, seeded
 from cdbench.evals.resolve_tasks import LoadedTasks, resolve_tasks
@@ -36,7 +37,8 @@ ChatTemplate = Callable[..., str]
 class TaskInfo:
     """One task as it is run. ``metrics`` says whether higher is better (None: the task does not).
 
-    ``primary`` is (metric, filter): by the rule of ``PRIMARY``, after the task's first filter.
+    ``primary`` is (metric, filter): by the rule of ``PRIMARY``, after the task's first filter;
+    ``averaged`` says that it is a mean over documents.
     ``doc_ids`` are places in its documents, counted from 0.
     """
 
@@ -45,6 +47,7 @@ class TaskInfo:
     metrics: dict[str, bool | None]
     filters: tuple[str, ...]
     primary: tuple[str, str]
+    averaged: bool
     doc_ids: tuple[int, ...]
     num_fewshot: int
     version: str
@@ -163,8 +166,9 @@ def _change(name: str, task: Any, options: SuiteOptions, change: dict[str, Any])
     if task.get_config("output_type") == "generate_until":
         where = f"task {name!r}"
         if change:
-            check_change(task.get_config("generation_kwargs") or {}, change, where)
-            task.set_config(key="generation_kwargs", value=change, update=True)
+            own = task.get_config("generation_kwargs") or {}
+            check_change(own, change, where)
+            task.set_config(key="generation_kwargs", value=one_length(own, change), update=True)
         read_settings(task.get_config("generation_kwargs") or {}, where)
     # A task that fixes 0 examples is never given any.
     own = task.get_config("num_fewshot")
@@ -219,6 +223,7 @@ def _info(name: str, one: FrozenTask) -> TaskInfo:
         metrics=metrics,
         filters=filters,
         primary=(first, filters[0]),
+        averaged=task.aggregation().get(first, mean) is mean,
         doc_ids=tuple(one.documents),
         num_fewshot=int(task.get_config("num_fewshot") or 0),
         version=str(task.VERSION),

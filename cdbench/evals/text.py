@@ -53,6 +53,10 @@ class TextCodec:
                 "correct tokenizer_config.json"
             ) from None
 
+    def check(self) -> None:
+        """Raise UsageError where the tokenizer that the checkpoint describes cannot be loaded."""
+        _ = self._library
+
     @cached_property
     def name(self) -> str:
         """What lm-eval tells tokenizers apart by."""
@@ -122,6 +126,13 @@ class TextCodec:
         if choice is False:
             return None
         self._need_template()
+        named = self._library.chat_template
+        known = sorted(named) if isinstance(named, dict) else []
+        if isinstance(choice, str) and choice not in known:
+            raise UsageError(
+                f"evaluation.chat_template {choice!r}: no template of {self._model.name!r}; "
+                + (f"known: {', '.join(known)}" if known else "it has one without a name: use true")
+            )
         return functools.partial(self.chat, template=choice if isinstance(choice, str) else None)
 
     def _need_template(self) -> None:

@@ -88,10 +88,12 @@ def changed_table(changed: Sequence[Changed], mode: str, against: str) -> Table:
         )
         for one in changed
     )
-    lost = sum((c.ours.value or 0) < (c.theirs.value or 0) for c in changed)
+    known = [(c.theirs.value, c.ours.value) for c in changed]
+    lost = sum(b is not None and v is not None and v < b for b, v in known)
+    gained = sum(b is not None and v is not None and v > b for b, v in known)
     notes = (
         f"{len(changed)} question{'' if len(changed) == 1 else 's'} changed from {against} to "
-        f"{mode}: {lost} lost, {len(changed) - lost} gained.",
+        f"{mode}: {lost} lower, {gained} higher.",
     )
     return Table(columns, rows, f"what {mode} changed", notes)
 

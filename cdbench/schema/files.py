@@ -8,6 +8,7 @@ leave it out. A full disk or an interruption in the middle of writing leaves a f
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -87,7 +88,10 @@ def read_stage_passes(path: Path) -> Iterator[StagePassRecord]:
 
 def samples_file(task: str) -> str:
     """The name of the file with a task's samples; a task may be named by a path."""
-    return f"samples_{re.sub(r'[^A-Za-z0-9._-]+', '-', task).strip('-')}.jsonl"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", task).strip("-")
+    # Two names may come to the same plain one.
+    own = "" if plain == task else f"-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
+    return f"samples_{plain}{own}.jsonl"
 
 
 def read_samples(path: Path) -> Iterator[SampleRecord]:

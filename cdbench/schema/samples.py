@@ -52,7 +52,7 @@ class SampleRecord(Record):
     """One question in one mode: what was asked and answered, and how lm-eval judged it.
 
     ``value`` is the document's share in the task's primary metric, null where it has none or where
-    it is no number. Metrics are keyed ``metric,filter``.
+    the metric is no mean over documents. Metrics are keyed ``metric,filter``.
     """
 
     mode: str
@@ -69,6 +69,7 @@ class SampleRecord(Record):
     metrics: dict[str, JsonValue] = Field(default_factory=dict)
     primary: str = Field(description="the task's primary metric, as metric,filter")
     value: Measure = None
+    higher_is_better: bool | None = Field(None, description="of the primary metric")
 
     @property
     def key(self) -> tuple[str, int]:

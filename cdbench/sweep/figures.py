@@ -130,6 +130,11 @@ def value(figure: Figure, results: Sequence[Result]) -> IntervalRecord | None:
 
 def _metric(figure: Figure, results: Sequence[Result]) -> IntervalRecord | None:
     values = block_values(results, figure.mode, figure.what)
+    if not values and not any(result.blocks for result in results):
+        # Nothing was timed: what the live pass says, of the first round as with accuracy.
+        row = results[0].modes.get(figure.mode)
+        found = row.live.get(figure.what) if row is not None else None
+        return None if found is None else IntervalRecord(estimate=found, n=1)
     if values and len(set(values)) == 1:  # a counter that every block repeats has no spread
         return IntervalRecord(estimate=values[0], n=len(values))
     interval = mean(values)
