@@ -177,6 +177,8 @@ def test_a_closed_pipe_is_quiet() -> None:
 def test_a_verb_interrupted_by_a_signal_is_130() -> None:
     program = (
         "import os, signal, sys\n"
+        # The background jobs of a shell are started with it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from cdbench.cli import main, verbs\n"
         "verbs.load = lambda name: lambda: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.exit(main.main(['run']))\n"
@@ -256,6 +258,7 @@ def test_a_result_that_has_no_room_is_one_line(tmp_path: Path) -> None:
 def test_a_second_interruption_while_the_first_is_dealt_with_ends_it_as_one() -> None:
     program = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from cdbench.cli import main, verbs\n"
         "def verb():\n"
         "    try:\n"

@@ -62,10 +62,10 @@ def _rows(accuracy: Accuracy, result: Result) -> Iterator[Row]:
         for label in result.modes:
             found = accuracy.modes.get(label)
             if found is not None and task in found.tasks:
-                yield Row(
-                    _cells(label, found.tasks[task], accuracy, _value(result, label, task)),
-                    group=task,
-                )
+                # What static@auto answered is the half of the questions it was not chosen on.
+                note = result.modes[label].note if label == "static@auto" else None
+                cells = _cells(label, found.tasks[task], accuracy, _value(result, label, task))
+                yield Row((text(label, note), *cells), group=task)
 
 
 def _value(result: Result, label: str, name: str) -> Cell:
@@ -83,7 +83,6 @@ def _value(result: Result, label: str, name: str) -> Cell:
 def _cells(label: str, task: TaskAccuracy, accuracy: Accuracy, value: Cell) -> tuple[Cell, ...]:
     agreement = task.agreement
     return (
-        text(label),
         text(f"{task.metric}, {task.filter}"),
         value,
         _difference(task),
