@@ -273,6 +273,12 @@ def test_likelihoods_alone_leave_nothing_to_time(
     assert not (tmp_path / "o").exists()
 
 
+def test_likelihoods_alone_are_asked_under_a_kv_budget(tasks: Path, tmp_path: Path) -> None:
+    words = ["--tasks", str(tasks / "choose.yaml"), "--limit", "2", "--work", "live"]
+    words += ["--modes", "static,cdb", "--set", "kv.budget_bytes=20000000", "--device", "cpu"]
+    assert main(["run", *words, "--out", str(tmp_path / "o"), "--json"]) == 0
+
+
 @pytest.mark.slow
 def test_two_processes_answer_as_one(tasks: Path, tmp_path: Path) -> None:
     """As torchrun starts them: every document once, the same samples, one report."""

@@ -83,7 +83,7 @@ def _mode_accuracy(
         rate=_rate(pooled),
         by_task={task: rate for task, rate in rates.items() if rate is not None},
         paired=_paired(label, pooled, base),
-        adaptive=any(_eligible(sample) for sample in samples),
+        adaptive=any(sample.eligible_depths for sample in samples),
         tasks={
             task: _task_accuracy(label, found, base, task in binary)
             for task, found in sorted(by_task.items())
@@ -95,7 +95,7 @@ def _task_accuracy(
     label: str, samples: Samples, base: Mapping[Key, SampleRecord], binary: bool
 ) -> TaskAccuracy:
     metric, _, chain = samples[0].primary.partition(",")
-    eligible = [depth for sample in samples for depth in _eligible(sample)]
+    eligible = [depth for sample in samples for depth in sample.eligible_depths]
     answers = [answer for sample in samples for answer in sample.answers]
     values = [s.value for s in samples if s.value is not None]
     return TaskAccuracy(
@@ -114,10 +114,6 @@ def _task_accuracy(
         failed=sum(sample.failed for sample in samples),
         agreement=_agreement(label, samples, base),
     )
-
-
-def _eligible(sample: SampleRecord) -> list[int]:
-    return [*sample.later_depths("generated"), *sample.later_depths("scored")]
 
 
 def _rate(samples: Samples) -> IntervalRecord | None:
@@ -163,15 +159,7 @@ def _agreement(
         (theirs, ours)
         for s in samples
         if s.key in base
-        for theirs, ours in zip(_texts(base[s.key]), _texts(s), strict=False)
+        for theirs, ours in zip(base[s.key].texts, s.texts, strict=False)
     ]
     found = compare_texts(pairs)
     return None if found is None else AgreementRecord(over=BASELINE, **vars(found))
-
-
-def _texts(sample: SampleRecord) -> list[list[int]]:
-    return [
-        [t for piece in answer.pieces for t in piece.tokens]
-        for answer in sample.answers
-        if answer.kind == "generated"
-    ]

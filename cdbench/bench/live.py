@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from cdbench.bench.accuracy import right_or_wrong
 from cdbench.bench.plan import Plan, Subject
 from cdbench.bench.samples import samples_of
-from cdbench.errors import UsageError
 from cdbench.grammar import Mode
 from cdbench.runtime.core import Request, RequestResult
 from cdbench.runtime.engine import Engine
@@ -24,7 +23,6 @@ from cdbench.workloads.resolve import sampling
 
 if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
     from cdbench.evals.lm import EngineLM
-    from cdbench.evals.point import OperatingPoint
     from cdbench.evals.scores import SuiteScores
     from cdbench.evals.suite import Question, Suite
 
@@ -81,18 +79,18 @@ def answer(plan: Plan, subject: Subject, asked: Sequence[Question], advance: Adv
     from cdbench.evals.evaluate import answer_suite, score_suite
 
     suite, engines = suite_of(plan), list[Engine]()
-    order = Order(subject.label, subject.mode, frozenset((one.task, one.doc_id) for one in asked))
+    order = Order(subject.label, subject.mode, frozenset(one.key for one in asked))
     plan.ranks.broadcast(order)
     outputs = answer_suite(suite, _model(plan, subject, advance, engines.append), order.questions)
     assert outputs is not None, "the first process has all answers"
     scores = score_suite(suite, outputs)
-    texts = {(a.task, a.doc_id, a.index, a.repeat): a.result for a in scores.answers if a.result}
-    by_question: dict[tuple[str | None, int | None], list[RequestResult]] = {}
-    for (task, doc_id, _, _), result in texts.items():
-        by_question.setdefault((task, doc_id), []).append(result)
+    texts: dict[tuple[str, int], list[RequestResult]] = {}
+    for found in scores.answers:
+        if found.result is not None:
+            texts.setdefault(found.key, []).append(found.result)
     return LivePass(
         subject,
-        tuple(r for one in asked for r in by_question.get((one.task, one.doc_id), [])),
+        tuple(result for one in asked for result in texts.get(one.key, [])),
         tuple(samples_of(subject.label, suite, scores, asked)),
         scores,
         engines[0].cache.prefix_hit_rate if engines else None,
@@ -138,7 +136,7 @@ def half_of(passed: LivePass, subject: Subject, asked: Sequence[Question]) -> Li
 
     lm-eval's aggregates are of all of them, so there are none.
     """
-    keys = {(one.task, one.doc_id) for one in asked}
+    keys = {one.key for one in asked}
     return LivePass(
         subject,
         tuple(r for r in passed.results if (r.task, r.doc_id) in keys),
@@ -170,7 +168,7 @@ def choose_depth(
 
 def requests_count(plan: Plan, asked: Sequence[Question]) -> int:
     """How many requests these questions come to, repeats counted."""
-    keys = {(one.task, one.doc_id) for one in asked}
+    keys = {one.key for one in asked}
     return sum(
         one.repeats or 1 for one in suite_of(plan).instances if (one.task_name, one.doc_id) in keys
     )
@@ -179,7 +177,7 @@ def requests_count(plan: Plan, asked: Sequence[Question]) -> int:
 def requests_for(plan: Plan, subject: Subject, asked: Sequence[Question]) -> list[Request]:
     """The live requests for the texts among these questions, in this order.
 
-    A likelihood generates nothing and has none. UsageError where none of the tasks has a text.
+    A likelihood generates nothing and has none.
     """
     from cdbench.evals.generating import requests_of
 
@@ -189,18 +187,8 @@ def requests_for(plan: Plan, subject: Subject, asked: Sequence[Question]) -> lis
         for one in suite.instances
         if one.request_type == "generate_until"
     }
-    if not texts:
-        raise UsageError(
-            "tasks: none of them generates text, so there is nothing to time; give a "
-            "workload.source of your own, or run work: [live]"
-        )
-    wanted = [texts[key] for one in asked if (key := (one.task, one.doc_id)) in texts]
-    return requests_of(point(plan, subject), wanted)
-
-
-def point(plan: Plan, subject: Subject) -> OperatingPoint:
-    """Where a mode answers questions: its engine as in a live pass."""
-    return _model(plan, subject).point
+    wanted = [texts[one.key] for one in asked if one.key in texts]
+    return requests_of(_model(plan, subject).point, wanted)
 
 
 def _model(
@@ -216,6 +204,7 @@ def _model(
         subject.model,
         plan.settings(subject),
         subject.policy,
+        codec=plan.codecs[id(subject.model)],
         seed=params.seed,
         ranks=plan.ranks,
         # Where the run asks for draws it means all texts; else a task may ask for its own.

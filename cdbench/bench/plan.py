@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from cdbench import resources
@@ -34,6 +34,7 @@ from cdbench.workloads.trace_fit import check_trace, trace_notes
 
 if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
     from cdbench.evals.suite import Suite
+    from cdbench.evals.text import TextCodec
 
 UNROLLED = "unrolled"
 """The dense model that is the looped one with a copy of its core for each loop."""
@@ -73,6 +74,16 @@ class Plan:
     kv_layout: str
     kv_budget_bytes: int | None
     ranks: Ranks = ALONE
+
+    @cached_property
+    def codecs(self) -> dict[int, TextCodec]:
+        """How each model reads and writes text, by the model's identity; read once for all modes.
+
+        UsageError where one has no tokenizer.
+        """
+        from cdbench.evals.text import TextCodec
+
+        return {id(model): TextCodec(model) for model in (self.model, *self.dense.values())}
 
     def subject(self, mode: Mode, label: str | None = None) -> Subject:
         """The row of a mode whose depth is known."""
@@ -181,10 +192,8 @@ def _check_live(plan: Plan) -> None:
     """Raise UsageError where the questions cannot be asked, before the first one is."""
     if "live" not in plan.config.work:
         return
-    from cdbench.evals import text
-
-    for model in (plan.model, *plan.dense.values()):
-        text.TextCodec(model).check()
+    for codec in plan.codecs.values():
+        codec.check()
     asked = len(plan.suite.questions) if plan.suite is not None else 0
     if Mode("static", depth="auto") in plan.modes and asked < 2:
         raise UsageError(

@@ -20,10 +20,10 @@ def samples_of(
     asked = {(one.task_name, one.doc_id, one.idx): one for one in suite.instances}
     answers: dict[tuple[str, int], list[Answer]] = {}
     for answer in scores.answers:
-        answers.setdefault((str(answer.task), int(answer.doc_id or 0)), []).append(answer)
+        answers.setdefault(answer.key, []).append(answer)
     judged = {name: _by_document(task) for name, task in scores.tasks.items()}
     for question in questions:
-        key = (question.task, question.doc_id)
+        key = question.key
         task = suite.task(question.task)
         metric, chain = primary = task.primary
         found = judged[question.task].get(question.doc_id, [])

@@ -94,6 +94,11 @@ def _from_demo(plan: Plan, arrivals: ArrivalProcess) -> TimedWork:
     """A sample of the tasks' questions, as the live pass asks them unless keys change them."""
     settings = plan.config.workload
     asked = live.requests_for(plan, plan.subject(Mode("cdb")), live.questions(plan))
+    if not asked:
+        raise UsageError(
+            "tasks: none of them generates text, so there is nothing to time; give a "
+            "workload.source of your own, or run work: [live]"
+        )
     asked = asked[: settings.requests]
     requests, notes = list(asked), [*output_notes(plan)]
     lengths = prompt_lengths(plan, len(asked))

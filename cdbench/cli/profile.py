@@ -141,17 +141,14 @@ def _asked(
     from cdbench.bench.plan import make_plan
     from cdbench.profile.accuracy import accuracy_points, accuracy_sweep
     from cdbench.profile.grid import profile_name
-    from cdbench.sweep.cells import expand, refusals
+    from cdbench.sweep.cells import expand
     from cdbench.sweep.directory import SweepDirectory
-    from cdbench.sweep.refusals import refuse
-    from cdbench.sweep.runners import checker
     from cdbench.sweep.session import Options, check_of, run
 
     full = make_plan(config).max_loops if not axes.max_loops else 0
     grid = accuracy_sweep(base, axes, profile_name(base), mode, questions, full)
-    sweep = expand(grid, NAME, check=checker())
     options = Options(None if out is None else f"{out}-accuracy", retry_failed, None)
-    refuse(refusals(sweep.cells, check_of(grid, options, tell)), len(sweep.cells), NAME)
+    sweep = expand(grid, NAME, check=check_of(grid, options, tell))
 
     def answered() -> list[AccuracyPoint]:
         run(sweep, options, tell)

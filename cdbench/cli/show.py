@@ -152,19 +152,12 @@ def _print_samples(samples: list[SampleRecord]) -> None:
 
 def _decoder(stored: StoredSamples, label: str) -> Decode | None:
     """The tokenizer of a mode's model as a function; None where it is not here any more."""
-    from cdbench.models.loading import read_tokenizer
+    from cdbench.models.loading import read_decoder
 
     mode = stored.result.modes[label]
     own = mode.schedule == "dense" and not label.endswith(":unrolled")
     source = label.partition(":")[2] if own else str(stored.result.config.get("model"))
     try:
-        tokenizer = read_tokenizer(source)
+        return read_decoder(source)
     except UsageError:
         return None
-    if tokenizer is None:
-        return None
-    return functools.partial(_decode, tokenizer)
-
-
-def _decode(tokenizer: object, ids: list[int]) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=True))  # type: ignore[attr-defined]

@@ -63,6 +63,13 @@ class Answer:
     result: RequestResult | None = field(default=None, repr=False)
 
     @property
+    def key(self) -> tuple[str, int]:
+        """The question it belongs to. Only a request of a task has one."""
+        assert self.task is not None
+        assert self.doc_id is not None
+        return self.task, self.doc_id
+
+    @property
     def id(self) -> str:
         """That of the request it answers."""
         return request_id(self.task, self.doc_id, self.index, self.repeat)

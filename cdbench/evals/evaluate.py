@@ -121,7 +121,8 @@ def score_suite(suite: Suite, outputs: Outputs) -> SuiteScores:
     """
     asked: dict[str, set[int]] = {}
     for answer in outputs.flat:
-        asked.setdefault(str(answer.task), set()).add(int(answer.doc_id or 0))
+        task_name, doc_id = answer.key
+        asked.setdefault(task_name, set()).add(doc_id)
     infos = [task for task in suite.tasks if task.name in asked]
     groups = [name for name, members in suite.groups.items() if asked.keys() >= set(members)]
     failed = {task.name: _failed(task, outputs.flat) for task in infos}

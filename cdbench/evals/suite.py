@@ -64,6 +64,11 @@ class Question:
     doc_hash: str
     prompt_hash: str
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Task and document: the same in every mode."""
+        return self.task, self.doc_id
+
 
 @dataclass(frozen=True)
 class Suite:

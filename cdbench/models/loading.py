@@ -5,6 +5,7 @@ Weights are copied straight into the wanted dtype and device. No code from a che
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -75,7 +76,7 @@ class LoadedModel:
         """Text of token ids, special tokens left out. UsageError without a tokenizer."""
         if self.tokenizer is None:
             raise UsageError(f"model {self.name!r}: has no tokenizer.json; its output has no text")
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        return _text(self.tokenizer, ids)
 
 
 def load_model(
@@ -290,12 +291,17 @@ def _configured_exit(config: dict[str, Any]) -> str:
     return f"cdf@{float(threshold)!r}" if 0 <= threshold < 1 else "none"
 
 
-def read_tokenizer(source: str) -> Tokenizer | None:
-    """The tokenizer of a model by name, directory or hub id, without the model; None without one.
+def read_decoder(source: str) -> Callable[[list[int]], str] | None:
+    """``LoadedModel.decode`` of a model by name, directory or hub id, without the model.
 
-    UsageError as ``load_model``.
+    None without a tokenizer. UsageError as ``load_model``.
     """
-    return _tokenizer(locate(source, with_weights=False))
+    tokenizer = _tokenizer(locate(source, with_weights=False))
+    return None if tokenizer is None else functools.partial(_text, tokenizer)
+
+
+def _text(tokenizer: Tokenizer, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def _tokenizer(directory: Path) -> Tokenizer | None:

@@ -82,7 +82,7 @@ def _point(result: Result, label: str, mode: ModeResult) -> AccuracyPoint:
         rule=mode.exit.rule,
         threshold=mode.exit.threshold,
         max_loops=mode.max_loops,
-        mean_depth=mode.live.get("mean_depth") or mode.live.get("scored_mean_depth"),
+        mean_depth=mode.answered_depth,
         accuracy=known.get("accuracy"),
         verdict=known.get("accuracy_verdict"),
     )

@@ -93,7 +93,7 @@ class Printer:
     def continuation(self, done: Continuation) -> None:
         """One finished request: its prompt, its tokens with their depths, and how it ended."""
         self._print(Text())
-        self._print(Text(self._shortened(f"[{done.index}] {_one_line(done.prompt)}"), style="dim"))
+        self._print(Text(self._shortened(f"[{done.index}] {one_line(done.prompt)}"), style="dim"))
         if done.error is not None:
             self._print(Text(f"refused: {done.error}"))
             return
@@ -150,8 +150,9 @@ class Printer:
         self._console.file.write(shown.get())
 
 
-def _one_line(text: str) -> str:
-    return _printable(" ".join(text.split()))
+def one_line(value: object) -> str:
+    """Any text on one line, with control characters written out."""
+    return _printable(" ".join(str(value).split()))
 
 
 def _printable(text: str, keep: str = "") -> str:

@@ -164,12 +164,8 @@ def _rate_cell(mode: ModeResult) -> Cell:
 
 
 def _depth_cell(mode: ModeResult) -> Cell:
-    depth = mode.live.get("mean_depth")
-    if depth is None:
-        depth = mode.live.get("scored_mean_depth")
-    if depth is None:
-        depth = mode.metrics.get("mean_depth")
-    return Cell(depth)
+    depth = mode.answered_depth
+    return Cell(mode.metrics.get("mean_depth") if depth is None else depth)
 
 
 def _verdict(result: Result, label: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 
 from cdbench.bench.stored_samples import Changed, StoredSamples
-from cdbench.render.continuation import Decode, Printer, id_pieces, text_pieces
+from cdbench.render.continuation import Decode, Printer, id_pieces, one_line, text_pieces
 from cdbench.render.formats import Kind
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.render.terminal import print_lines
 from cdbench.schema import AnswerRecord, SampleRecord
-from cdbench.stats.agreement import common_prefix
+from cdbench.stats.agreement import parting
 
 DecodeOf = Callable[[str], Decode | None]
 """A mode's way from token ids to text; None where its model has none here."""
@@ -25,7 +25,7 @@ def print_question(
     first = samples[0]
     printer = Printer(console, max_loops)
     print_lines(console, f"{first.task}, document {first.doc_id}", "", first.prompt, "")
-    print_lines(console, f"target: {_one_line(first.target)}")
+    print_lines(console, f"target: {one_line(first.target)}")
     printer.heading(())
     for sample in samples:
         print_lines(console, "", f"{sample.mode}: {_judged(sample)}")
@@ -53,7 +53,7 @@ def question_table(stored: StoredSamples, task: str) -> Table:
         Row(
             (
                 Cell(doc_id, Kind.COUNT),
-                text(_one_line(next(iter(found.values())).target)),
+                text(one_line(next(iter(found.values())).target)),
                 *(Cell(found[m].value) if m in found else text("-") for m in modes),
             )
         )
@@ -83,7 +83,7 @@ def changed_table(changed: Sequence[Changed], mode: str, against: str) -> Table:
                 Cell(one.ours.value),
                 _parting_cell(one.theirs, one.ours),
                 Cell(_mean_depth(one.ours)),
-                text(_one_line(one.ours.target)),
+                text(one_line(one.ours.target)),
             )
         )
         for one in changed
@@ -105,8 +105,8 @@ def _judged(sample: SampleRecord) -> str:
     value = "no value" if sample.value is None else words.get(sample.value, f"{sample.value:g}")
     said = [f"{value} ({metric})"]
     if sample.answers[0].kind == "generated":
-        left = sample.filtered.get(sample.primary.partition(",")[2])
-        said.append(f"read as {_one_line(left[0] if isinstance(left, list) and left else left)}")
+        left = sample.read_as
+        said.append(f"read as {one_line(left[0] if isinstance(left, list) and left else left)}")
     for word, holds in (
         ("capped", any(a.capped for a in sample.answers)),
         ("its prompt lost its beginning", any(a.cut_tokens for a in sample.answers)),
@@ -122,7 +122,7 @@ def _scored(number: int, answer: AnswerRecord) -> str:
         return f"choice {number}: {answer.error}"
     greedy = ", greedy" if answer.greedy else ""
     shown = "n/a" if answer.logprob is None else f"{answer.logprob:.3f} nats"
-    words = "" if answer.text is None else f" {_one_line(answer.text)}"
+    words = "" if answer.text is None else f" {one_line(answer.text)}"
     return f"choice {number}:{words} ({shown}{greedy})"
 
 
@@ -140,35 +140,20 @@ def _partings(samples: Sequence[SampleRecord]) -> Iterator[str]:
     first, *others = samples
     for other in others:
         if first.answers[0].kind == "generated" and other.answers[0].kind == "generated":
-            at = _parting(first, other)
+            at = parting(first.answers[0].tokens, other.answers[0].tokens)
             if at is None:
                 yield f"{other.mode} has the same tokens as {first.mode}."
             else:
                 yield f"{other.mode} parts from {first.mode} at token {at} (from 0)."
 
 
-def _parting(one: SampleRecord, other: SampleRecord) -> int | None:
-    """The place of the first other token; None where all are the same."""
-    ours, theirs = (_tokens(sample) for sample in (one, other))
-    at = common_prefix(ours, theirs)
-    return None if at == len(ours) == len(theirs) else at
-
-
 def _parting_cell(one: SampleRecord, other: SampleRecord) -> Cell:
     if one.answers[0].kind != "generated":
         return text("-")
-    at = _parting(one, other)
+    at = parting(one.answers[0].tokens, other.answers[0].tokens)
     return text("-") if at is None else Cell(at, Kind.COUNT)
 
 
-def _tokens(sample: SampleRecord) -> list[int]:
-    return [t for piece in sample.answers[0].pieces for t in piece.tokens]
-
-
 def _mean_depth(sample: SampleRecord) -> float | None:
-    depths = [*sample.later_depths("generated"), *sample.later_depths("scored")]
+    depths = sample.eligible_depths
     return sum(depths) / len(depths) if depths else None
-
-
-def _one_line(value: object) -> str:
-    return " ".join(str(value).split())

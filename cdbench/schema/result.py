@@ -108,6 +108,12 @@ class ModeResult(Record):
         default_factory=list, description="entry i−1: later token i, over the requests that have it"
     )
 
+    @property
+    def answered_depth(self) -> float | None:
+        """Mean depth of the live pass: of generated later tokens, without them of scored ones."""
+        generated = self.live.get("mean_depth")
+        return self.live.get("scored_mean_depth") if generated is None else generated
+
 
 class BlockRecord(Record):
     """One timed run of one mode."""

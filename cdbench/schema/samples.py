@@ -47,6 +47,11 @@ class AnswerRecord(Record):
     capped: bool = Field(False, description="ended by the length limit")
     error: str | None = None
 
+    @property
+    def tokens(self) -> list[int]:
+        """All of its tokens, one piece after the other."""
+        return [token for piece in self.pieces for token in piece.tokens]
+
 
 class SampleRecord(Record):
     """One question in one mode: what was asked and answered, and how lm-eval judged it.
@@ -84,14 +89,28 @@ class SampleRecord(Record):
     @property
     def unparseable(self) -> bool:
         """Whether the primary filter found no answer in the text."""
-        left = self.filtered.get(self.primary.partition(",")[2])
+        left = self.read_as
         return isinstance(left, list) and UNPARSEABLE in left
+
+    @property
+    def read_as(self) -> JsonValue:
+        """The answers as the primary filter left them."""
+        return self.filtered.get(self.primary.partition(",")[2])
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """The tokens of every generated answer."""
+        return [answer.tokens for answer in self.answers if answer.kind == "generated"]
 
     @property
     def scored_tokens(self) -> int:
         """Tokens of given texts."""
-        pieces = (p for a in self.answers if a.kind != "generated" for p in a.pieces)
-        return sum(len(piece.tokens) for piece in pieces)
+        return sum(len(answer.tokens) for answer in self.answers if answer.kind != "generated")
+
+    @property
+    def eligible_depths(self) -> list[int]:
+        """Executed depths of all its tokens that could exit early."""
+        return [*self.later_depths("generated"), *self.later_depths("scored")]
 
     def later_depths(self, kind: Literal["generated", "scored"]) -> list[int]:
         """Executed depths of its tokens that could exit early, generated or scored ones."""

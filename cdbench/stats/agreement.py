@@ -32,9 +32,7 @@ def compare_texts(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Agree
     if not pairs:
         return None
     shared = [common_prefix(one, other) for one, other in pairs]
-    parted = [
-        at for at, (one, other) in zip(shared, pairs, strict=True) if list(one) != list(other)
-    ]
+    parted = [at for one, other in pairs if (at := parting(one, other)) is not None]
     longest = sum(max(len(one), len(other)) for one, other in pairs)
     base, mode = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
     return Agreement(
@@ -44,6 +42,12 @@ def compare_texts(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Agree
         first_divergence=float(median(parted)) if parted else None,
         length_ratio=mode / base if base else None,
     )
+
+
+def parting(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """The place, from 0, of the first token that differs; None where all are the same."""
+    at = common_prefix(one, other)
+    return None if at == len(one) == len(other) else at
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
