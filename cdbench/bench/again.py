@@ -69,7 +69,7 @@ def config_from(run: str | Path) -> Again:
     tree, given = with_keys({}, recorded, source), before.manifest.given
     try:
         if given is not None:
-            tree = _reopened(tree, frozenset(key for key, _ in _flat(given)))
+            tree = _reopened(tree, frozenset(key for key, _ in flat(given)))
         else:
             tree = _reopened(*_guessed(tree, before))
     except UsageError as error:
@@ -79,9 +79,9 @@ def config_from(run: str | Path) -> Again:
 
 def manifest_differences(before: Manifest, now: Manifest) -> list[str]:
     """What two manifests disagree in, one line each. What either does not know is left out."""
-    then, today = _facts(before), _facts(now)
+    then, today = manifest_facts(before), manifest_facts(now)
     lines = [
-        f"{name}: {_short(then[name])} then, {_short(today[name])} now"
+        f"{name}: {short(then[name])} then, {short(today[name])} now"
         for name in then
         if name in today and then[name] != today[name]
     ]
@@ -145,18 +145,18 @@ def _without(tree: Tree, key: str) -> Tree:
     return {**_without(tree, section), **({section: inner} if inner else {})}
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of everything that holds no keys of its own."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
 def _overridden(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Keys of both configurations whose values differ."""
-    then, today = dict(_flat(before)), dict(_flat(now))
+    then, today = dict(flat(before)), dict(flat(now))
     return [key for key in then if key != "out" and key in today and then[key] != today[key]]
 
 
@@ -166,10 +166,10 @@ def _same_workload(before: Result, now: Result) -> bool | None:
     return before.workload.hash == now.workload.hash
 
 
-def _facts(manifest: Manifest) -> dict[str, Any]:
+def manifest_facts(manifest: Manifest) -> dict[str, Any]:
     """What a manifest knows of code and machine, by dotted name; unset parts are left out."""
     known = manifest.model_dump(mode="json", exclude_unset=True, exclude={*OWN, "env", "models"})
-    return dict(_flat(known))
+    return dict(flat(known))
 
 
 def _model_differences(before: Manifest, now: Manifest) -> Iterator[str]:
@@ -181,10 +181,11 @@ def _model_differences(before: Manifest, now: Manifest) -> Iterator[str]:
         for name in dict.fromkeys((*model.files, *files)):
             was, has = model.files.get(name), files.get(name)
             if was != has:
-                yield f"{model.name}/{name}: {_short(was)} then, {_short(has)} now"
+                yield f"{model.name}/{name}: {short(was)} then, {short(has)} now"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value in a line of text: hashes by their first characters."""
     if value is None:
         return "none"
     text = str(value)

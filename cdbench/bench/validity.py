@@ -76,12 +76,14 @@ class RunFacts:
 def judge(facts: RunFacts) -> Validity:
     """VALID, or INVALID with every reason; flags either way. Each sentence is said once."""
     machine = disturbances(facts.environment, facts.compute_threads)
+    timed = None if facts.interrupted else facts.timed
+    timing = [*(_too_few_blocks(timed) if timed is not None else ()), *machine.reasons]
     reasons = [
         *_unfinished(facts),
         *_failures(facts),
-        *(() if facts.timed is None or facts.interrupted else _timed(facts.timed)),
+        *(_timed(timed) if timed is not None else ()),
         *_changed_files(facts),
-        *machine.reasons,
+        *timing,
         *facts.reasons,
     ]
     flags = [*_flags(facts), *machine.flags, *facts.flags]
@@ -89,6 +91,7 @@ def judge(facts: RunFacts) -> Validity:
         verdict="INVALID" if reasons else "VALID",
         reasons=list(dict.fromkeys(reasons)),
         flags=list(dict.fromkeys(flags)),
+        timing=list(dict.fromkeys(timing)),
     )
 
 
@@ -110,9 +113,6 @@ def _failures(facts: RunFacts) -> list[str]:
 
 def _timed(timed: TimedFacts) -> list[str]:
     reasons = [*timed.unequal, *timed.broken_identities]
-    if timed.blocks < MIN_BLOCKS:
-        were = "block was" if timed.blocks == 1 else "blocks were"
-        reasons.append(f"{timed.blocks} {were} timed; an interval needs {MIN_BLOCKS}")
     if timed.requests == 0:
         reasons.append("the workload has no request, so nothing was timed")
     if timed.random_prompts and timed.depths_from == "live":
@@ -124,6 +124,13 @@ def _timed(timed: TimedFacts) -> list[str]:
         were = "graph was" if timed.captures == 1 else "graphs were"
         reasons.append(f"{timed.captures} {were} captured inside a timed region; warm up longer")
     return reasons
+
+
+def _too_few_blocks(timed: TimedFacts) -> list[str]:
+    if timed.blocks >= MIN_BLOCKS:
+        return []
+    were = "block was" if timed.blocks == 1 else "blocks were"
+    return [f"{timed.blocks} {were} timed; an interval needs {MIN_BLOCKS}"]
 
 
 def _changed_files(facts: RunFacts) -> list[str]:

@@ -25,6 +25,10 @@ class Validity(Record):
     flags: list[str] = Field(
         default_factory=list, description="what to mind; it does not make a run INVALID"
     )
+    timing: list[str] = Field(
+        default_factory=list,
+        description="those of the reasons that spoil times alone: counts and answers stand",
+    )
 
 
 class ModelFacts(Record):
@@ -74,6 +78,10 @@ class ExitSettings(Record):
     min_loops: int = 1
     lag: int = 0
     depth: int | None = None
+    lookahead: str | None = Field(
+        None, description="gate that called exits one loop ahead, and from which probability on"
+    )
+    lookahead_sha256: str | None = Field(None, description="of that gate's weights")
 
 
 class ModeResult(Record):

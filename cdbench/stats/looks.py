@@ -137,16 +137,22 @@ def half_width(interval: Interval) -> float:
     return math.expm1((math.log(interval.high) - math.log(interval.low)) / 2)
 
 
-def spent(share: float) -> float:
-    """Error spent once ``share`` (0…1) of the blocks have run: α(t) of the module's docstring."""
-    z = stats.norm.isf(ERROR / 4)
+def spent(share: float, error: float = ERROR) -> float:
+    """Error spent once ``share`` (0…1) of the blocks have run: α(t) of the module's docstring.
+
+    ``error`` is what all looks spend together; half of it on either side.
+    """
+    z = stats.norm.isf(error / 4)
     return float(4 * stats.norm.sf(z / math.sqrt(share)))
 
 
 @cache
-def look_levels(shares: tuple[float, ...], *, ends_early: bool = False) -> tuple[float, ...]:
+def look_levels(
+    shares: tuple[float, ...], *, ends_early: bool = False, error: float = ERROR
+) -> tuple[float, ...]:
     """Levels of intervals looked at when these shares of the blocks have run, in rising order.
 
+    Together they miss the true value with chance ``error``, half of it on either side.
     ``ends_early``: the last of them spends all that is left of the error, though its share is not
     1.
 
@@ -156,9 +162,9 @@ def look_levels(shares: tuple[float, ...], *, ends_early: bool = False) -> tuple
     steps = np.diff((0.0, *shares))
     if not shares or shares[-1] > 1 or np.any(steps <= 0):
         raise ValueError(f"shares {shares}: they must rise from above 0 to at most 1")
-    total = [spent(share) for share in shares]
+    total = [spent(share, error) for share in shares]
     if ends_early:
-        total[-1] = ERROR
+        total[-1] = error
     return tuple(
         float(1 - 2 * stats.norm.sf(c)) for c in _boundaries(shares, np.diff([0.0, *total]))
     )

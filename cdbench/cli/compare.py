@@ -1,0 +1,172 @@
+"""``cdbench compare``."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cdbench.cli.compare_options import (
+    BaselineOption,
+    FullOption,
+    GateOption,
+    JunitOption,
+    MarginOption,
+    ReceiptOption,
+    RequireOption,
+    RunsArgument,
+    SummaryOption,
+)
+from cdbench.cli.config import JsonOption
+from cdbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdbench.compare.sides import Side
+    from cdbench.schema.comparing import ComparisonDocument
+    from cdbench.schema.gating import GateReceipt
+
+INVALID = 3
+MARGIN = 0.05
+LARGEST_MARGIN = 1.0
+
+
+@dataclass(frozen=True)
+class GateRequest:
+    """What was asked of a gate."""
+
+    gate: str
+    baseline: str | None
+    require: bool
+    junit: Path | None
+    summary: Path | None
+    receipt: Path | None
+
+
+def verb(
+    runs: RunsArgument,
+    margin: MarginOption = None,
+    gate: GateOption = None,
+    baseline: BaselineOption = None,
+    require_baseline: RequireOption = False,
+    junit: JunitOption = None,
+    summary: SummaryOption = None,
+    receipt: ReceiptOption = None,
+    full: FullOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare runs with a base, metric by metric and question by question.
+
+    The first run is the base, and every other is held against it. With --gate the run is judged:
+    alone (floors, and the exact baseline of that name), or against a base. Neither a model nor
+    torch is needed. Exit codes: 0 compared, or PASS; 1 a gate found a regression; 2 wrong input;
+    3 an INVALID run, or nothing to compare it with; 5 inconclusive, where the gate does not pass
+    that.
+    """
+    places = {"--junit": junit, "--summary": summary, "--receipt": receipt}
+    if gate is None:
+        _refuse_without_gate({**places, "--baseline": baseline}, require_baseline)
+        _compare(runs, MARGIN if margin is None else margin, full, as_json)
+        return
+    if margin is not None:
+        raise UsageError("--margin: a gate has its own; set timed.margin in its file")
+    _judge(
+        runs,
+        GateRequest(
+            gate,
+            baseline,
+            require_baseline,
+            *(None if place is None else _path(place, flag) for flag, place in places.items()),
+        ),
+        full,
+        as_json,
+    )
+
+
+def _path(typed: str, flag: str) -> Path:
+    from cdbench.bench.places import typed_path
+
+    return typed_path(typed, flag)
+
+
+def _refuse_without_gate(given: dict[str, str | None], require: bool) -> None:
+    named = [flag for flag, value in given.items() if value is not None]
+    named += ["--require-baseline"] if require else []
+    if named:
+        raise UsageError(f"{named[0]}: belongs to a gate; add --gate FILE, or drop it")
+
+
+def _compare(runs: list[str], margin: float, full: bool, as_json: bool) -> None:
+    from cdbench.compare.document import compare_sides
+
+    if not 0 <= margin <= LARGEST_MARGIN:
+        raise UsageError(f"--margin {margin:g}: is no share; give 0 to {LARGEST_MARGIN:g}")
+    if len(runs) < 2:
+        raise UsageError(f"{runs[0]}: against what? name a base before it, or add --gate FILE")
+    base, *others = _sides(runs)
+    documents = [compare_sides(base, other, margin) for other in others]
+    if as_json:
+        from cdbench.cli.output import print_json
+
+        print_json({"comparisons": [json.loads(d.model_dump_json()) for d in documents]})
+    else:
+        for number, document in enumerate(documents):
+            _print(document, full, apart=number > 0)
+    if any(document.verdict == "INVALID" for document in documents):
+        raise typer.Exit(INVALID)
+
+
+def _sides(runs: list[str]) -> list[Side]:
+    from cdbench.compare.sides import read_side
+
+    return [read_side(run) for run in runs]
+
+
+def _print(document: ComparisonDocument, full: bool, apart: bool) -> None:
+    from cdbench.render.compare_report import side_lines, tables
+    from cdbench.render.terminal import make_console, print_lines, print_table
+
+    console = make_console()
+    print_lines(console, *([""] if apart else []), *side_lines(document))
+    for table in tables(document, full):
+        print_lines(console, "")
+        print_table(table, console)
+    print_lines(console, "", *document.sentences)
+
+
+def _judge(runs: list[str], asked: GateRequest, full: bool, as_json: bool) -> None:
+    from cdbench.compare.baselines import find_bases
+    from cdbench.compare.gate import judge_run
+    from cdbench.compare.gate_file import read_gate
+    from cdbench.compare.outputs import prove_outputs, write_outputs
+
+    if len(runs) > 2:
+        raise UsageError(f"--gate: {len(runs)} runs; give RUN, or BASE and RUN")
+    gate, sha256 = read_gate(asked.gate)
+    prove_outputs(asked.junit, asked.summary, asked.receipt)
+    *bases, run = _sides(runs)
+    directory = None if asked.baseline is None else _path(asked.baseline, "--baseline")
+    found = find_bases(gate, run, bases[0] if bases else None, directory, require=asked.require)
+    receipt = judge_run(gate, sha256, run, found)
+    write_outputs(receipt, asked.junit, asked.summary, asked.receipt, os.environ)
+    print_receipt(receipt, full, as_json)
+    if receipt.exit_code:
+        raise typer.Exit(receipt.exit_code)
+
+
+def print_receipt(receipt: GateReceipt, full: bool, as_json: bool) -> None:
+    """A gate's verdict, for a person or as JSON."""
+    if as_json:
+        from cdbench.cli.output import print_json
+
+        print_json(json.loads(receipt.model_dump_json()))
+        return
+    from cdbench.render.gate_report import gate_table
+    from cdbench.render.terminal import make_console, print_lines, print_table
+
+    console = make_console()
+    print_table(gate_table(receipt, full), console)
+    print_lines(console, "", *receipt.sentences)

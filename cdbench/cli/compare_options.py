@@ -1,0 +1,48 @@
+"""Options of ``cdbench compare`` that no other command has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="[BASE] RUN...", help="Run directories, or their result.json."),
+]
+MarginOption = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Share within which a time has not changed; default: 0.05."),
+]
+FullOption = Annotated[
+    bool, typer.Option("--full", help="Print every metric, task, bound and check.")
+]
+GateOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Judge the run by a gate file, or a shipped gate's name."),
+]
+BaselineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline", metavar="DIR", help="Where baselines lie; default: results/baselines."
+    ),
+]
+RequireOption = Annotated[
+    bool,
+    typer.Option(
+        "--require-baseline", help="A baseline that --gate needs and that is missing is an error."
+    ),
+]
+JunitOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write the gate's checks as JUnit XML.")
+]
+SummaryOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write the gate's verdict as Markdown; $GITHUB_STEP_SUMMARY is appended to besides.",
+    ),
+]
+ReceiptOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write the gate's receipt as JSON.")
+]

@@ -1,0 +1,1 @@
+"""Two results in, one verdict out: comparisons of stored runs, gates and baselines."""
