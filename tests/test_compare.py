@@ -314,6 +314,13 @@ def test_an_invalid_run_ends_with_code_3(
         (["one", "two", "--junit", "x.xml"], "--gate"),
         (["one", "two", "--require-baseline"], "--gate"),
         (["none", "none"], "none"),
+        ([], "RUN"),
+        (["one", "two", "--self-test"], "--pair"),
+        (["one", "two", "--out", "x"], "--pair"),
+        (["--pair", "python3", "python3", "one", "two"], "one CONFIG"),
+        (["--pair", "python3", "python3", "--margin", "0.1"], "timed.margin"),
+        (["--pair", "python3", "python3", "--baseline", "x"], "measures its base"),
+        (["--pair", "python3", "python3", "--gate", "no.yaml"], "--gate"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_2(

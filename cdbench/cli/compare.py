@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,12 +16,16 @@ from cdbench.cli.compare_options import (
     GateOption,
     JunitOption,
     MarginOption,
+    OutOption,
+    PairOption,
     ReceiptOption,
     RequireOption,
     RunsArgument,
+    SelfTestOption,
     SummaryOption,
 )
-from cdbench.cli.config import JsonOption
+from cdbench.cli.compare_pair import PairRequest, config_of, judge_pair
+from cdbench.cli.config import JsonOption, SetOption
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ class GateRequest:
 
 
 def verb(
-    runs: RunsArgument,
+    runs: RunsArgument = None,
     margin: MarginOption = None,
     gate: GateOption = None,
     baseline: BaselineOption = None,
@@ -55,6 +59,10 @@ def verb(
     junit: JunitOption = None,
     summary: SummaryOption = None,
     receipt: ReceiptOption = None,
+    pair: PairOption = None,
+    overrides: SetOption = None,
+    self_test: SelfTestOption = False,
+    out: OutOption = None,
     full: FullOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,11 +70,24 @@ def verb(
 
     The first run is the base, and every other is held against it. With --gate the run is judged:
     alone (floors, and the exact baseline of that name), or against a base. Neither a model nor
-    torch is needed. Exit codes: 0 compared, or PASS; 1 a gate found a regression; 2 wrong input;
-    3 an INVALID run, or nothing to compare it with; 5 inconclusive, where the gate does not pass
-    that.
+    torch is needed. With --pair nothing is stored beforehand: two checkouts run a configuration in
+    turns, on the same work, until it is clear. Exit codes: 0 compared, or PASS; 1 a gate found a
+    regression; 2 wrong input; 3 an INVALID run, or nothing to compare it with; 4 a worker of --pair
+    failed; 5 inconclusive, where the gate does not pass that.
     """
     places = {"--junit": junit, "--summary": summary, "--receipt": receipt}
+    if pair is not None:
+        _refuse_beside_pair(margin, {"--baseline": baseline}, require_baseline)
+        files = (None if place is None else _path(place, flag) for flag, place in places.items())
+        kept = None if out is None else _path(out, "--out")
+        request = PairRequest(
+            pair, config_of(runs or ()), overrides or (), gate, self_test, kept, *files
+        )
+        judge_pair(request, full, as_json)
+        return
+    _refuse_without_pair(self_test, {"--out": out, "--set": overrides})
+    if not runs:
+        raise UsageError("RUN: is missing; name run directories, or use --pair")
     if gate is None:
         _refuse_without_gate({**places, "--baseline": baseline}, require_baseline)
         _compare(runs, MARGIN if margin is None else margin, full, as_json)
@@ -97,6 +118,22 @@ def _refuse_without_gate(given: dict[str, str | None], require: bool) -> None:
     named += ["--require-baseline"] if require else []
     if named:
         raise UsageError(f"{named[0]}: belongs to a gate; add --gate FILE, or drop it")
+
+
+def _refuse_beside_pair(margin: float | None, given: dict[str, str | None], require: bool) -> None:
+    if margin is not None:
+        raise UsageError("--margin: a gate has its own; set timed.margin in its file")
+    named = [flag for flag, value in given.items() if value is not None]
+    named += ["--require-baseline"] if require else []
+    if named:
+        raise UsageError(f"{named[0]}: --pair measures its base; drop one of them")
+
+
+def _refuse_without_pair(self_test: bool, given: dict[str, Any]) -> None:
+    named = [flag for flag, value in given.items() if value]
+    named += ["--self-test"] if self_test else []
+    if named:
+        raise UsageError(f"{named[0]}: belongs to --pair OLD_PYTHON NEW_PYTHON; add it, or drop it")
 
 
 def _compare(runs: list[str], margin: float, full: bool, as_json: bool) -> None:
@@ -146,7 +183,8 @@ def _judge(runs: list[str], asked: GateRequest, full: bool, as_json: bool) -> No
     if len(runs) > 2:
         raise UsageError(f"--gate: {len(runs)} runs; give RUN, or BASE and RUN")
     gate, sha256 = read_gate(asked.gate)
-    prove_outputs(asked.junit, asked.summary, asked.receipt)
+    kept = [Path(path) for path in (asked.gate, *runs) if Path(path).is_file()]
+    prove_outputs(asked.junit, asked.summary, asked.receipt, os.environ, kept)
     *bases, run = _sides(runs)
     directory = None if asked.baseline is None else _path(asked.baseline, "--baseline")
     found = find_bases(gate, run, bases[0] if bases else None, directory, require=asked.require)

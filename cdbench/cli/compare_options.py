@@ -7,8 +7,27 @@ from typing import Annotated
 import typer
 
 RunsArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="[BASE] RUN...", help="Run directories, or their result.json."),
+    list[str] | None,
+    typer.Argument(
+        metavar="[BASE] RUN...",
+        help="Run directories, or their result.json; beside --pair a configuration.",
+    ),
+]
+PairOption = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        "--pair",
+        metavar="OLD_PYTHON NEW_PYTHON",
+        help="Measure two checkouts in turns, each by its own Python, and judge NEW.",
+    ),
+]
+SelfTestOption = Annotated[
+    bool,
+    typer.Option("--self-test", help="With --pair: what the gate says of the same code twice."),
+]
+OutOption = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="With --pair: keep every timed region and the logs there."),
 ]
 MarginOption = Annotated[
     float | None,

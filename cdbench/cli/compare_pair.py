@@ -1,0 +1,83 @@
+"""``cdbench compare --pair``: two checkouts measured in turns, now, and judged."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cdbench.cli.streams import tell
+from cdbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdbench.schema.pairing import PairOutcome
+
+
+@dataclass(frozen=True)
+class PairRequest:
+    """What was asked of a paired gate. ``gate`` None: throughput of every mode, margin 5 %."""
+
+    pythons: tuple[str, str]
+    config: str | None
+    overrides: Sequence[str]
+    gate: str | None
+    self_test: bool
+    out: Path | None
+    junit: Path | None
+    summary: Path | None
+    receipt: Path | None
+
+
+def judge_pair(asked: PairRequest, full: bool, as_json: bool) -> None:
+    """Measure both, print the verdict, and end with its exit code."""
+    from cdbench.compare.gate_file import read_gate
+    from cdbench.compare.outputs import prove_outputs, write_outputs
+    from cdbench.compare.pair import run_pair
+
+    gate, sha256 = (None, "") if asked.gate is None else read_gate(asked.gate)
+    kept = [Path(path) for path in (asked.gate, asked.config) if path and Path(path).is_file()]
+    prove_outputs(asked.junit, asked.summary, asked.receipt, os.environ, kept)
+    outcome = run_pair(
+        *asked.pythons,
+        asked.config,
+        gate,
+        sha256,
+        overrides=asked.overrides,
+        self_test=asked.self_test,
+        progress=(lambda line: None) if as_json else tell,
+        out=asked.out,
+    )
+    write_outputs(outcome.receipt, asked.junit, asked.summary, asked.receipt, os.environ)
+    _print(outcome, full, as_json)
+    if outcome.receipt.exit_code:
+        raise typer.Exit(outcome.receipt.exit_code)
+
+
+def config_of(runs: Sequence[str]) -> str | None:
+    """The configuration among the arguments. UsageError: there is more than one."""
+    if len(runs) > 1:
+        raise UsageError(
+            f"--pair: {len(runs)} arguments beside it; give one CONFIG, or none for the demo"
+        )
+    return runs[0] if runs else None
+
+
+def _print(outcome: PairOutcome, full: bool, as_json: bool) -> None:
+    from cdbench.cli.output import print_json
+
+    if as_json:
+        print_json(json.loads(outcome.model_dump_json()))
+        return
+    from cdbench.render.gate_report import gate_table
+    from cdbench.render.terminal import make_console, print_lines, print_table
+
+    console = make_console()
+    print_table(gate_table(outcome.receipt, full), console)
+    print_lines(console, "", *outcome.receipt.sentences)
+    if outcome.self_test is not None:
+        print_lines(console, "", *outcome.self_test.sentences)
