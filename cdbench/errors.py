@@ -35,3 +35,9 @@ class RequestRefused(CdbenchError):
     """One request can never be served; the others go on."""
 
     exit_code = 3
+
+
+class WorkerError(CdbenchError):
+    """A process that measures for this one died, hung or answered nonsense."""
+
+    exit_code = 4

@@ -18,7 +18,7 @@ from cdbench.compare.baselines import (
 from cdbench.compare.fingerprint import fingerprint
 from cdbench.compare.gate import Bases, judge_run
 from cdbench.compare.gate_file import GateFile, parse_gate, read_gate
-from cdbench.errors import UsageError
+from cdbench.errors import InvalidRunError, UsageError
 from cdbench.schema import Result, Validity
 from cdbench.schema.gating import GateCheck, GateReceipt
 from tests.comparing import MANIFEST, side, timed_result, walls
@@ -131,6 +131,28 @@ def test_counts_of_other_work_are_invalid() -> None:
     receipt = judged(EXACT, timed_result(walls(static=2.0, cdb=1.0), workload=other), exact_bases())
     assert receipt.exit_code == 3
     assert "other work" in check(receipt, "exact: cdb token_loops").why
+
+
+def test_counts_under_other_sizes_are_invalid_and_name_the_size() -> None:
+    run = timed_result(walls(static=2.0, cdb=1.0), {"token_loops": 9.0})
+    wider = {**run.modes, "cdb": run.modes["cdb"].model_copy(update={"width": 16})}
+    receipt = judged(EXACT, run.model_copy(update={"modes": wider}), exact_bases())
+    found = check(receipt, "exact: cdb token_loops")
+    assert found.verdict == "INVALID"
+    assert "width 16" in found.why
+    assert check(receipt, "exact: static token_loops").verdict == "FAIL"
+
+
+def test_a_count_that_neither_side_has_holds() -> None:
+    tree = {**EXACT, "exact": ["prefix_hit_rate"]}
+    assert judged(tree, BASE, exact_bases()).verdict == "PASS"
+
+
+def test_counts_of_an_invalid_base_are_held_against_nobody() -> None:
+    broken = Validity(verdict="INVALID", reasons=["unequal work"])
+    base = timed_result(walls(static=2.0, cdb=1.0), validity=broken)
+    with pytest.raises(InvalidRunError, match="unequal work"):
+        find_bases(parse_gate(EXACT, "gate"), side(BASE), side(base), None, require=False)
 
 
 def test_a_count_that_varies_between_blocks_fails() -> None:
@@ -247,6 +269,7 @@ def test_a_timed_baseline_still_agrees_with_itself() -> None:
         ({"name": "g", "modes": ["cdb"], "exact": ["token_loop"]}, "did you mean 'token_loops'"),
         ({"name": "g"}, "checks nothing"),
         ({"name": "g", "exact": ["token_loops"]}, "of which modes"),
+        ({"name": "g", "modes": ["cdb"], "exact": ["e2e"]}, "e2e is no count"),
         ({"name": "g", "within": [{"metric": "speedup"}]}, "at_least and at_most"),
         (
             {"name": "g", "within": [{"metric": "speedup", "at_least": 1, "at_most": 2}]},

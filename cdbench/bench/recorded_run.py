@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cdbench.bench.directory import RunDirectory
 from cdbench.bench.equal import RecordedRequest
@@ -18,7 +19,23 @@ from cdbench.workloads.synthetic_depths import with_depths
 Results = dict[str, RequestResult]
 
 
-def record_work(
+def fix_work(
+    plan: Plan,
+    work: TimedWork,
+    measured: Measurements,
+    directory: RunDirectory,
+    progress: Progress,
+) -> None:
+    """Fix what every timed run is given, tokens, depths and arrivals, and keep it on disk."""
+    measured.workload = _record_work(plan, work, measured, directory, progress)
+    everyone = work.arrivals.schedule(len(work.requests))
+    # Who dropped out leaves a gap: the others still arrive when they were to.
+    kept = {recorded.id for recorded in measured.workload}
+    measured.arrivals = everyone.keeping([request.id in kept for request in work.requests])
+    directory.keep_workload(measured.workload, measured.arrivals.offsets_s)
+
+
+def _record_work(
     plan: Plan,
     work: TimedWork,
     measured: Measurements,
@@ -41,6 +58,8 @@ def record_work(
     depths = parse_depths(plan.config.workload.depths)
     if not depths.synthetic:
         return recorded
+    # A gate called exits for the depths that are replaced.
+    recorded = [replace(request, predicted_depths=None) for request in recorded]
     seed, floor = plan.config.workload.seed, plan.policy.min_loops
     return with_depths(recorded, depths, plan.max_loops, seed, floor)
 

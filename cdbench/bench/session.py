@@ -13,7 +13,7 @@ from cdbench.bench.directory import RunDirectory
 from cdbench.bench.live import LivePass
 from cdbench.bench.measurements import Measurements, Progress
 from cdbench.bench.plan import Plan, Subject
-from cdbench.bench.recorded_run import record_work
+from cdbench.bench.recorded_run import fix_work
 from cdbench.bench.timed_part import TimedPart
 from cdbench.bench.workload import TimedWork
 from cdbench.grammar import Mode
@@ -98,11 +98,5 @@ class Session:
     # Equal work.
 
     def _equal(self, work: TimedWork) -> None:
-        measured = self.measured
-        measured.workload = record_work(self.plan, work, measured, self.directory, self.progress)
-        everyone = work.arrivals.schedule(len(work.requests))
-        # Who dropped out leaves a gap: the others still arrive when they were to.
-        kept = {recorded.id for recorded in measured.workload}
-        measured.arrivals = everyone.keeping([request.id in kept for request in work.requests])
-        self.directory.keep_workload(measured.workload, measured.arrivals.offsets_s)
-        TimedPart(self.plan, measured, self.directory, self.progress).run()
+        fix_work(self.plan, work, self.measured, self.directory, self.progress)
+        TimedPart(self.plan, self.measured, self.directory, self.progress).run()

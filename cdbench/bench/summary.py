@@ -61,7 +61,7 @@ def summarise(
         validity=judge(run_facts(plan, measured, sections, watched)),
         manifest=started,
         config=plan.config.model_dump(mode="json"),
-        workload=_workload(plan, work, measured),
+        workload=workload_facts(plan, work, measured),
         modes={
             label: mode_result(plan, measured, label, equal.runs, equal.level)
             for label in _labels(plan, measured)
@@ -121,7 +121,8 @@ def _labels(plan: Plan, measured: Measurements) -> list[str]:
     return [*ordered, *(label for label in sorted(known) if label not in ordered)]
 
 
-def _workload(plan: Plan, work: TimedWork | None, measured: Measurements) -> Workload:
+def workload_facts(plan: Plan, work: TimedWork | None, measured: Measurements) -> Workload:
+    """The workload in figures, with its hash."""
     recorded = measured.workload
     depths, seed = parse_depths(plan.config.workload.depths), plan.config.workload.seed
     return Workload(

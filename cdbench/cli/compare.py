@@ -182,6 +182,8 @@ def _judge(runs: list[str], asked: GateRequest, full: bool, as_json: bool) -> No
 
     if len(runs) > 2:
         raise UsageError(f"--gate: {len(runs)} runs; give RUN, or BASE and RUN")
+    if len(runs) > 1 and asked.baseline is not None:
+        raise UsageError("--baseline: BASE is given, so no baseline is read; drop one of them")
     gate, sha256 = read_gate(asked.gate)
     kept = [Path(path) for path in (asked.gate, *runs) if Path(path).is_file()]
     prove_outputs(asked.junit, asked.summary, asked.receipt, os.environ, kept)

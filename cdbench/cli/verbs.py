@@ -25,13 +25,20 @@ class Verb:
 VERBS: dict[str, Verb] = {
     "run": Verb("cdbench.cli.run", "Measure every mode on equal work, and its accuracy."),
     "recheck": Verb("cdbench.cli.recheck", "Make a run's summaries again from its raw records."),
+    "compare": Verb("cdbench.cli.compare", "Compare runs with a base, or judge them by a gate."),
+    "baseline": Verb("cdbench.cli.baseline", "Promote runs to baselines, or list those there are."),
     "show": Verb("cdbench.cli.show", "Show questions of a run and their answers, by depth."),
+    "table": Verb("cdbench.cli.table", "Make a table of runs or sweeps, in any format."),
+    "report": Verb("cdbench.cli.report", "Write one HTML page of a run, or of several."),
     "generate": Verb("cdbench.cli.generate", "Continue prompts with one model in one mode."),
     "profile": Verb(
         "cdbench.cli.profile", "Find the threshold and maximum of loops for a latency target."
     ),
     "sweep": Verb("cdbench.cli.sweep", "Run every cell of a grid, and compare them."),
     "record": Verb("cdbench.cli.record", "Record tokens, depths and exit signals, for replay."),
+    "predictor": Verb(
+        "cdbench.cli.predictor", "Record, fit and judge a gate that looks one loop ahead."
+    ),
     "stages": Verb("cdbench.cli.stages", "Measure what one launch of each stage takes."),
     "config": Verb("cdbench.cli.config", "Check, show or explain a run configuration."),
     "doctor": Verb("cdbench.cli.doctor", "Check a model on this machine before trusting it."),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from cdbench.compare.counted import COUNTED
 from cdbench.compare.fingerprint import fingerprint
-from cdbench.compare.gate import Bases
+from cdbench.compare.gate import Bases, spoiled
 from cdbench.compare.gate_file import GateFile
 from cdbench.compare.sides import Side, read_side
-from cdbench.errors import UsageError
+from cdbench.errors import InvalidRunError, UsageError
 from cdbench.metrics.registry import METRICS
 from cdbench.schema import Result
 from cdbench.schema.files import read_document, write_document
@@ -61,7 +61,10 @@ def exact_baseline(side: Side, name: str, promoted_utc: str) -> ExactBaseline:
 
     Raises:
         UsageError: something in the run does not.
+        InvalidRunError: the run is INVALID for more than its times.
     """
+    if (invalid := spoiled(side, times=False)) is not None:
+        raise InvalidRunError(f"{invalid}: no count of it is right; run it again")
     for why in inexact(side.result):
         raise UsageError(f"{side.name}: no exact baseline: {why}")
     manifest = side.result.manifest

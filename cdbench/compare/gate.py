@@ -17,7 +17,7 @@ from cdbench.compare.gate_times import timed_checks
 from cdbench.compare.gate_within import within_check
 from cdbench.compare.sides import Side
 from cdbench.schema.comparing import DifferenceRecord
-from cdbench.schema.gating import ExactBaseline, GateCheck, GateReceipt, GateVerdict
+from cdbench.schema.gating import BaselineMode, ExactBaseline, GateCheck, GateReceipt, GateVerdict
 
 EXIT_CODES: dict[GateVerdict, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3, "INCONCLUSIVE": 5}
 ORDER: tuple[GateVerdict, ...] = ("FAIL", "INVALID", "INCONCLUSIVE", "PASS")
@@ -127,10 +127,11 @@ def spoiled(run: Side, *, times: bool) -> str | None:
 def _exact_checks(gate: GateFile, run: Side, base: ExactBaseline | None) -> Iterator[GateCheck]:
     if base is None:
         return
-    why = spoiled(run, times=False) or _other_work(run, base)
+    spoilt = spoiled(run, times=False) or _other_work(run, base)
     for label in gate.modes:
+        mode = base.modes.get(label)
+        why = spoilt or (_other_sizes(label, run, mode) if mode is not None else None)
         for name in gate.exact:
-            mode = base.modes.get(label)
             expected = mode.exact.get(name) if mode is not None else None
             values = run.block_values.get(label, {}).get(name, [])
             yield exact_check(label, name, expected, values, why)
@@ -146,6 +147,15 @@ def _other_work(run: Side, base: ExactBaseline) -> str | None:
     for model in run.result.manifest.models:
         if base.model_files.get(model.name, model.files) != model.files:
             return f"model {model.name} has other files than the baseline's; promote a new one"
+    return None
+
+
+def _other_sizes(label: str, run: Side, base: BaselineMode) -> str | None:
+    own = run.result.modes.get(label)
+    for name in ("max_loops", "width", "max_residents"):
+        was, has = getattr(base, name), getattr(own, name, None)
+        if own is not None and was != has:
+            return f"{label} ran with {name} {has}, the baseline with {was}: promote a new one"
     return None
 
 
@@ -174,6 +184,8 @@ def exact_check(
     words = f"{name} of {label} is {_number(found)}"
     if why is not None:
         verdict, words = "INVALID", why
+    elif expected is None and found is None:
+        words = f"{name} of {label} is undefined on both sides"
     elif expected is None:
         verdict, words = "INVALID", f"{base} has no {name} of {label}; promote a new one"
     elif found is None:

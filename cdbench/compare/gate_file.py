@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from cdbench.bench.places import typed_path
+from cdbench.compare.counted import COUNTED
 from cdbench.config import parse_yaml
 from cdbench.errors import UsageError
 from cdbench.keys.section import Section
@@ -103,7 +104,10 @@ class GateFile(Section):
     @field_validator("exact")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _known_names(names, tuple(METRICS))
+        for name in _known_names(names, tuple(METRICS)):
+            if name not in COUNTED:
+                raise ValueError(f"{name} is no count and never repeats to the digit; use timed")
+        return names
 
     @model_validator(mode="after")
     def _checks_something(self) -> Self:

@@ -203,7 +203,7 @@ def moved_counts(before: ExactBaseline, now: ExactBaseline) -> Iterator[str]:
 
 
 def _count(value: float | None) -> str:
-    return "none" if value is None else f"{value:,.10g}"
+    return "none" if value is None else f"{value:,.16g}"
 
 
 def _timed_changes(promoted: Promotion, directory: Path) -> Iterator[str]:

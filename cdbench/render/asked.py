@@ -23,12 +23,12 @@ def asked_tables(result: Result) -> list[Table]:
 
 
 def _goodput_and_cost(result: Result) -> Table:
-    targets, price = _targets(result.config), result.config.get("price_per_hour")
+    limits, price = targets(result.config), result.config.get("price_per_hour")
     metrics = []
     notes = []
-    if targets:
+    if limits:
         metrics.append(("goodput", Kind.NUMBER))
-        notes.append(f"Goodput: finished requests per second of wall with {' and '.join(targets)}.")
+        notes.append(f"Goodput: finished requests per second of wall with {' and '.join(limits)}.")
     if price is not None:
         metrics.append(("cost_per_million_tokens", Kind.NUMBER))
         notes.append(f"Cost: per million output tokens, in the currency of {price:g} per hour.")
@@ -41,8 +41,8 @@ def _goodput_and_cost(result: Result) -> Table:
 _TITLES = {"goodput": "goodput", "cost_per_million_tokens": "cost"}
 
 
-def _targets(config: Mapping[str, Any]) -> list[str]:
-    """The targets given, as conditions on a request."""
+def targets(config: Mapping[str, Any]) -> list[str]:
+    """The latency targets given, as conditions on a request."""
     given = config.get("slo") or {}
     limits = ((name, given.get(f"{name}_s")) for name in ("ttft", "tpot", "e2e"))
     return [f"{name} ≤ {limit:g} s" for name, limit in limits if limit is not None]

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from cdbench.render.table import Row, Table, marked
+from collections.abc import Iterator
+
+from cdbench.render.table import Cell, Row, Table, marked
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table with its title, group rows and footnotes; ends with a newline."""
-    marks = table.footnotes()
-    header = [marked(column.header, column.note, marks) for column in table.columns]
-    rules = ["---:" if column.align == "right" else ":---" for column in table.columns]
-    lines = [_line([_escape(title) for title in header]), _line(rules)]
+    """A pipe table with title, caption, group rows and footnotes; ends with a newline.
+
+    Of a table without rows only title, caption and notes are left.
+    """
+    marks = table.footnotes() if table.rows else {}
+    above = [f"**{_escape(table.title)}**"] if table.title else []
+    above += [_escape(line) for line in table.caption]
+    grid = ["\n".join(_grid(table, marks))] if table.rows else []
+    notes = [f"({mark}) {note}" for note, mark in marks.items()]
+    return "\n\n".join([*above, *grid, *table.notes, *notes]) + "\n"
+
+
+def _grid(table: Table, marks: dict[str, str]) -> Iterator[str]:
+    yield _line([_escape(marked(column.header, column.note, marks)) for column in table.columns])
+    yield _line(["---:" if column.align == "right" else ":---" for column in table.columns])
     for group, rows in table.groups():
         if group is not None:
             blanks = [""] * (len(table.columns) - 1)
-            lines.append(_line([f"**{_escape(group)}**", *blanks]))
-        lines += [_line(_cells(row, marks)) for row in rows]
-    title = [f"**{_escape(table.title)}**", ""] if table.title else []
-    notes = [f"({mark}) {note}" for note, mark in marks.items()]
-    below = [part for note in (*table.notes, *notes) for part in ("", note)]
-    return "\n".join([*title, *lines, *below]) + "\n"
+            yield _line([f"**{_escape(group)}**", *blanks])
+        for row in rows:
+            yield _line(_cells(row, marks))
 
 
 def _cells(row: Row, marks: dict[str, str]) -> list[str]:
-    texts = [_escape(marked(cell.formatted().line, cell.note, marks)) for cell in row.cells]
+    texts = [_cell(cell, marks, bold=cell.best and not row.emphasis) for cell in row.cells]
     return [f"**{content}**" if row.emphasis and content else content for content in texts]
+
+
+def _cell(cell: Cell, marks: dict[str, str], *, bold: bool) -> str:
+    """Value, interval and mark; only the value is made bold, not its interval."""
+    value, interval = (_escape(part) for part in cell.formatted())
+    shown = f"**{value}**" if bold and value else value
+    return marked(f"{shown} {interval}".rstrip(), cell.note, marks)
 
 
 def _line(cells: list[str]) -> str:

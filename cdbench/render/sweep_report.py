@@ -88,7 +88,7 @@ def _summary(
 ) -> Table:
     titles = short_names(document.varied)
     columns = [Column("cell"), *(Column(titles[key]) for key in document.varied)]
-    columns += [_figure_column(name) for name in names]
+    columns += [figure_column(name) for name in names]
     rows = [
         [text(str(cell.number)), *_changed(cell, document.varied)]
         + [_figure(cell, name) for name in names]
@@ -106,7 +106,7 @@ def _summary(
     )
 
 
-def _figure_column(name: str) -> Column:
+def figure_column(name: str) -> Column:
     """``cdb mean depth (loops)`` for ``cdb.mean_depth``: words, which a narrow header can fold."""
     metric = _metric_of(name)
     kind = figure_kind(name)

@@ -11,11 +11,17 @@ Direction = Literal["up", "down", "none"]
 Align = Literal["left", "right"]
 
 ARROWS: dict[Direction, str] = {"up": "↑", "down": "↓", "none": ""}
+DAGGER = "†"
+"""Of a run that is INVALID."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column. ``priority`` 0 always shows; the highest numbers go first on a narrow terminal."""
+    """A column. ``priority`` 0 always shows; the highest numbers go first on a narrow terminal.
+
+    Neighbours of one ``group`` stand under it as under a common header. ``name`` is what programs
+    call the column (``over.static``); where it is empty they take the full title.
+    """
 
     title: str
     unit: str = ""
@@ -23,12 +29,19 @@ class Column:
     align: Align = "right"
     priority: int = 0
     note: str | None = None
+    group: str | None = None
+    name: str = ""
+
+    @property
+    def full_title(self) -> str:
+        """``cdb over, static``: the common header, where there is one, and the column's own."""
+        return ", ".join(part for part in (self.group, self.title) if part)
 
     @property
     def header(self) -> str:
-        """``tokens/s ↑``: title, unit and which way is better."""
+        """``tokens/s ↑``: group, title, unit and which way is better, on one line."""
         unit = f"({self.unit})" if self.unit else ""
-        return " ".join(part for part in (self.title, unit, ARROWS[self.direction]) if part)
+        return " ".join(part for part in (self.full_title, unit, ARROWS[self.direction]) if part)
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,9 @@ class Cell:
     """A value with its interval, or a text. ``value`` None is undefined and prints ``n/a``.
 
     ``n`` is how many observations stand behind it; ``note`` becomes a footnote.
+    ``best``: significantly better than every cell that it may be compared with; formats for papers
+    make it bold. ``invalid``: of a run whose numbers must not be quoted; it carries a dagger, and
+    the table says why below.
     """
 
     value: float | str | None
@@ -44,10 +60,15 @@ class Cell:
     high: float | None = None
     n: int | None = None
     note: str | None = None
+    best: bool = False
+    invalid: bool = False
 
     def formatted(self) -> Formatted:
-        """Value and interval as text."""
-        return format_value(self.value, self.kind, self.low, self.high, self.n)
+        """Value and interval as text, an invalid number with its dagger."""
+        shown = format_value(self.value, self.kind, self.low, self.high, self.n)
+        if self.invalid and self.value is not None and not isinstance(self.value, str):
+            return shown._replace(value=shown.value + DAGGER)
+        return shown
 
 
 @dataclass(frozen=True)
@@ -61,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows and what must be said below them.
+    """Columns, rows and what must be said of them: ``caption`` of the whole, ``notes`` of parts.
 
     Raises:
         ValueError: a row has another number of cells than there are columns.
@@ -71,6 +92,7 @@ class Table:
     rows: tuple[Row, ...]
     title: str | None = None
     notes: tuple[str, ...] = field(default=())
+    caption: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows, start=1):
@@ -95,6 +117,15 @@ class Table:
             runs[-1][1].append(row)
         return runs
 
+    def column_groups(self) -> list[tuple[str | None, list[Column]]]:
+        """Runs of columns that stand under one common header; those without one stand alone."""
+        runs: list[tuple[str | None, list[Column]]] = []
+        for column in self.columns:
+            if not runs or column.group is None or runs[-1][0] != column.group:
+                runs.append((column.group, []))
+            runs[-1][1].append(column)
+        return runs
+
     def select(self, keep: tuple[int, ...]) -> Table:
         """The table with the columns at these places only."""
         return Table(
@@ -104,6 +135,7 @@ class Table:
             ),
             title=self.title,
             notes=self.notes,
+            caption=self.caption,
         )
 
 

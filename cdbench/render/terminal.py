@@ -80,14 +80,15 @@ def print_whole(console: Console, line: str) -> None:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print the table, then its notes and footnotes, within the console's width.
+    """Print the table, then its caption, notes and footnotes, within the console's width.
 
     Of a table without rows only the title and the notes are printed: nothing, where it has none.
     """
     if table.rows:
         _print_rows(table, console)
     elif table.notes:
-        print_lines(console, *([table.title] if table.title else []), *table.notes)
+        title = [table.title] if table.title else []
+        print_lines(console, *title, *table.caption, *table.notes)
 
 
 def _print_rows(table: Table, console: Console) -> None:
@@ -102,10 +103,10 @@ def _print_rows(table: Table, console: Console) -> None:
         _print_records(shown, columns, console)
     else:
         _print_grid(shown, columns, layout.widths, console)
-    dropped = [c.title for i, c in enumerate(table.columns) if i not in layout.keep]
+    dropped = [c.full_title for i, c in enumerate(table.columns) if i not in layout.keep]
     marks = [f"({mark}) {note}" for note, mark in shown.footnotes().items()]
     missing = [f"Not shown at this width: {', '.join(dropped)}."] if dropped else []
-    if below := [*table.notes, *marks, *missing]:
+    if below := [*table.caption, *table.notes, *marks, *missing]:
         print_lines(console, "", *below)
 
 

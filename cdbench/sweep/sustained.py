@@ -88,7 +88,7 @@ def sustained_rates(
             setting=f"{mode} {setting_of(cell.config)}",
             words=_words(cell, mode),
             rate=rate,
-            load=_load(mode, rate, found) if verdict == "VALID" else None,
+            load=offered_load(mode, rate, found) if verdict == "VALID" else None,
         )
         for mode in modes
         for cell, rate, verdict, found in timed
@@ -109,7 +109,7 @@ def _words(cell: Cell, mode: str) -> str:
     return ", ".join([mode, *left])
 
 
-def _load(mode: str, rate: float, results: Sequence[Result]) -> OfferedLoad | None:
+def offered_load(mode: str, rate: float, results: Sequence[Result]) -> OfferedLoad | None:
     """Means over the mode's runs of all rounds; None where it has none.
 
     A run in which no request finished has no throughput: it completed none. Goodput times the wall
