@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdbench.profile.accuracy import _along, _upper_hull, accuracy_sweep, with_accuracy
+from cdbench.metrics.envelope import height_at, upper_hull
+from cdbench.profile.accuracy import accuracy_sweep, with_accuracy
 from cdbench.profile.grid import Axes, profile_base
 from cdbench.schema import IntervalRecord
 from cdbench.schema.profile import AccuracyPoint, ProfileCell
@@ -36,24 +37,24 @@ def test_every_threshold_answers_once_and_fixed_depths_in_one_cell() -> None:
 
 
 def test_fixed_depths_by_hand() -> None:
-    hull = list(_upper_hull([(1.0, 0.2), (2.0, 0.3), (3.0, 0.8), (4.0, 0.8)]))
+    hull = list(upper_hull([(1.0, 0.2), (2.0, 0.3), (3.0, 0.8), (4.0, 0.8)]))
     assert hull == [(1.0, 0.2), (3.0, 0.8), (4.0, 0.8)], "depth 2 lies below mixing 1 and 3"
-    assert _along(hull, 2.0) == pytest.approx(0.5)
-    assert _along(hull, 3.5) == pytest.approx(0.8)
-    assert _along(hull, 0.5) is None
-    assert _along(hull, None) is None
-    assert _along([(2.0, 0.7)], 2.0) == 0.7
+    assert height_at(hull, 2.0) == pytest.approx(0.5)
+    assert height_at(hull, 3.5) == pytest.approx(0.8)
+    assert height_at(hull, 0.5) is None
+    assert height_at(hull, None) is None
+    assert height_at([(2.0, 0.7)], 2.0) == 0.7
 
 
 @given(POINTS)
 def test_the_hull_lies_above_every_point_and_turns_down(
     points: list[tuple[float, float]],
 ) -> None:
-    hull = list(_upper_hull(points))
+    hull = list(upper_hull(points))
     assert set(hull) <= set(points)
     assert (hull[0], hull[-1]) == (points[0], points[-1])
     for depth, share in points:
-        along = _along(hull, depth)
+        along = height_at(hull, depth)
         assert along is not None
         assert along >= share - 1e-9
     slopes = [(y1 - y0) / (x1 - x0) for (x0, y0), (x1, y1) in pairwise(hull)]

@@ -92,6 +92,8 @@ def test_the_wheel_holds_what_a_run_needs(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"cdbench/cli/main.py", "cdbench/config.py"} <= names
+    page = {"page.html.jinja", "style.css"}
+    assert {f"cdbench/render/report/{name}" for name in page} <= names
     for kind in ("tasks", "configs"):
         files = [path for path in (ROOT / kind).rglob("*") if path.is_file()]
         assert {f"cdbench/data/{path.relative_to(ROOT)}" for path in files} <= names

@@ -225,7 +225,7 @@ def print_report(result: Result, directory: str, console: Console, full: bool) -
     if not result.modes:
         print_lines(console, "Nothing was measured before the interruption.")
         return
-    print_lines(console, *run_report.work_lines(result.workload, _signalled(result)), "")
+    print_lines(console, *run_report.work_lines(result.workload, run_report.signalled(result)), "")
     if result.validity.verdict == "INVALID":
         print_lines(console, "INVALID: quote no number of this run; the reasons stand below.", "")
     print_table(run_report.main_table(result), console)
@@ -257,14 +257,6 @@ def _more_tables(result: Result, full: bool) -> list[Table]:
     tasks = [task_table(result)] if shows_tasks(result) else []
     latencies = [] if result.comparisons else [latency_table(result)]
     return [*tasks, *asked_tables(result), *(table for table in latencies if table.rows)]
-
-
-def _signalled(result: Result) -> bool:
-    """Whether an adaptive mode ran a rule with a signal of its own."""
-    return any(
-        mode.schedule in ("cdb", "lockstep") and mode.exit.rule not in ("none", "fixed", "trace")
-        for mode in result.modes.values()
-    )
 
 
 def print_histogram(result: Result, console: Console) -> None:

@@ -6,11 +6,11 @@ each operating point answers once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
 from cdbench.config import Tree, with_keys
+from cdbench.metrics.envelope import height_at, upper_hull
 from cdbench.profile.cells import accuracy_fields
 from cdbench.profile.grid import Axes, depth_grid
 from cdbench.schema import ModeResult, Result
@@ -55,9 +55,9 @@ def accuracy_points(sweep: Sweep, directory: SweepDirectory, mode: str) -> list[
                     point = _point(result, label, row)
                     found.setdefault((label, point.rule, point.threshold, point.max_loops), point)
     points = sorted(found.values(), key=lambda p: (p.mean_depth or 0.0, p.mode))
-    hull = list(_upper_hull(sorted({xy for p in points if (xy := _fixed(p)) is not None})))
+    hull = list(upper_hull(sorted({xy for p in points if (xy := _fixed(p)) is not None})))
     return [
-        point.model_copy(update={"static_at_depth": _along(hull, point.mean_depth)})
+        point.model_copy(update={"static_at_depth": height_at(hull, point.mean_depth)})
         for point in points
     ]
 
@@ -94,33 +94,3 @@ def _fixed(point: AccuracyPoint) -> tuple[float, float] | None:
         return None
     share = point.accuracy.estimate
     return None if share is None else (float(point.max_loops), share)
-
-
-def _upper_hull(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """What mixing fixed depths can reach: the upper convex hull, from left to right."""
-    hull: list[tuple[float, float]] = []
-    for point in points:
-        while len(hull) > 1 and _turns_up(hull[-2], hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    yield from hull
-
-
-def _turns_up(
-    one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]
-) -> bool:
-    before = (two[1] - one[1]) * (three[0] - two[0])
-    after = (three[1] - two[1]) * (two[0] - one[0])
-    return after >= before
-
-
-def _along(hull: Sequence[tuple[float, float]], depth: float | None) -> float | None:
-    """The hull's height at a depth; None outside of it."""
-    if depth is None:
-        return None
-    if len(hull) == 1 and hull[0][0] == depth:
-        return hull[0][1]
-    for (x0, y0), (x1, y1) in pairwise(hull):
-        if x0 <= depth <= x1:
-            return y0 + (y1 - y0) * (depth - x0) / (x1 - x0)
-    return None

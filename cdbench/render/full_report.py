@@ -10,6 +10,7 @@ from cdbench.render.formats import Kind
 from cdbench.render.intervals import interval_cell
 from cdbench.render.machine_report import machine_table
 from cdbench.render.metric_table import known, metric_table
+from cdbench.render.predictor_table import predictor_table
 from cdbench.render.run_report import comparison, level_words, speedup_cell, timed_adaptive
 from cdbench.render.table import Cell, Column, Row, Table, text
 from cdbench.render.tasks_report import task_table
@@ -49,14 +50,14 @@ LATENCY_WORDS = (
 
 def full_tables(result: Result) -> list[Table]:
     """Every table with something in it."""
-    launches = "launches of one timed run, mean over the timed runs"
     tables = (
         task_table(result),
         *asked_tables(result),
-        _pair_table(result),
-        _rates(result),
+        pair_table(result),
+        rates_table(result),
         latency_table(result),
-        metric_table(result, LAUNCHES, launches, all_stay=False),
+        launch_table(result),
+        predictor_table(result),
         bounds_table(result),
         *waterfall_tables(result),
         *(exit_tables(result.exits) if result.exits is not None else ()),
@@ -100,14 +101,22 @@ def _percentile(mode: ModeResult, name: str, q: str, n: int) -> Cell:
     return Cell(value, Kind.SECONDS, n=n if value is None else None)
 
 
-def _rates(result: Result) -> Table:
+def rates_table(result: Result) -> Table:
+    """What equal work took: rates, time of a loop and its floor, host, memory."""
     notes = (f"In brackets: {level_words(result)} t intervals over blocks, where a figure varies.",)
     metrics = (*RATES, *known(result, WHERE_KNOWN))
     title = "rates on equal work, mean over the timed runs"
     return metric_table(result, metrics, title, notes, all_stay=False)
 
 
-def _pair_table(result: Result) -> Table:
+def launch_table(result: Result) -> Table:
+    """How many launches of each stage, and how full."""
+    title = "launches of one timed run, mean over the timed runs"
+    return metric_table(result, LAUNCHES, title, all_stay=False)
+
+
+def pair_table(result: Result) -> Table:
+    """The timed adaptive modes over every mode they were compared with, in both scopes."""
     pairs = [c for c in result.comparisons if c.mode in timed_adaptive(result)]
     columns = (
         Column("speed-up", align="left"),

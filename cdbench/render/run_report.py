@@ -73,6 +73,8 @@ def exit_words(settings: ExitSettings, origin: str | None = None) -> str:
     """An exit policy in the words of ``--exit``; with where replayed depths come from."""
     name = settings.rule if settings.depth is None else f"{settings.rule}:{settings.depth}"
     at = "" if settings.threshold is None else f"@{settings.threshold:g}"
+    if settings.lookahead is not None:
+        name = f"{settings.lookahead} for {name}"
     words = f"{name}{at}, min_loops {settings.min_loops}, lag {settings.lag}"
     return words if origin is None else f"{words}; depths are {origin}"
 
@@ -111,6 +113,14 @@ def main_table(result: Result) -> Table:
 def is_random(result: Result) -> bool:
     """Whether the weights are random, so that no text or accuracy means anything."""
     return result.model is not None and result.model.random_weights_seed is not None
+
+
+def signalled(result: Result) -> bool:
+    """Whether an adaptive mode ran a rule with a signal of its own."""
+    return any(
+        mode.schedule in ("cdb", "lockstep") and mode.exit.rule not in ("none", "fixed", "trace")
+        for mode in result.modes.values()
+    )
 
 
 def comparison(result: Result, mode: str, over: str, scope: str) -> Comparison | None:
@@ -177,7 +187,9 @@ def _verdict(result: Result, label: str) -> str:
     if found.paired is None:
         return "-"
     words = ACCURACY_WORDS[found.paired.verdict]
-    return words if found.adaptive else f"{words} (not adaptive)"
+    if found.adaptive:
+        return words
+    return f"{words} ({'no loop saved' if found.early_first_tokens else 'not adaptive'})"
 
 
 def _table_notes(result: Result) -> Iterator[str]:

@@ -16,6 +16,7 @@ from cdbench.schema.stages import StageCurves, StagePoint
 
 PANEL_INCHES = (4.6, 2.9)
 MICROSECOND = 1e6
+MARKERS = "os^Dv"
 
 MARK = "cdbench stage curves"
 """The title in the file, by which a picture is known again."""
@@ -51,15 +52,16 @@ def draw(document: StageCurves) -> Any:
     panels = figure.subplots(len(stages), 2, squeeze=False)
     for stage, (launch, row) in zip(stages, panels, strict=True):
         points = [p for p in document.points if p.stage == stage]
-        _panel(launch, stage, points, per_row=False)
-        _panel(row, stage, points, per_row=True)
+        panel(launch, stage, points, per_row=False)
+        panel(row, stage, points, per_row=True)
         row.legend(fontsize=7)
     figure.suptitle(_title(document))
     return figure
 
 
-def _panel(axes: Any, stage: CurveStage, points: list[StagePoint], per_row: bool) -> None:
-    for context in sorted({p.context for p in points}):
+def panel(axes: Any, stage: CurveStage, points: list[StagePoint], per_row: bool) -> None:
+    """One stage: a line and a marker of its own for each context, its spread, dashed its floor."""
+    for place, context in enumerate(sorted({p.context for p in points})):
         line = sorted((p for p in points if p.context == context), key=lambda p: p.rows)
         rows = [p.rows for p in line]
 
@@ -67,7 +69,8 @@ def _panel(axes: Any, stage: CurveStage, points: list[StagePoint], per_row: bool
             share = rows if per_row else [1] * len(rows)
             return [t * MICROSECOND / n for t, n in zip(times, share, strict=True)]
 
-        (drawn,) = axes.plot(rows, scaled([p.time_s for p in line]), marker="o", markersize=3)
+        marker = MARKERS[place % len(MARKERS)]
+        (drawn,) = axes.plot(rows, scaled([p.time_s for p in line]), marker=marker, markersize=3)
         drawn.set_label(f"context {context}")
         low, high = scaled([p.low_s for p in line]), scaled([p.high_s for p in line])
         axes.fill_between(rows, low, high, alpha=0.15, color=drawn.get_color(), linewidth=0)
