@@ -105,7 +105,8 @@ def _print_rows(table: Table, console: Console) -> None:
         _print_grid(shown, columns, layout.widths, console)
     dropped = [c.full_title for i, c in enumerate(table.columns) if i not in layout.keep]
     marks = [f"({mark}) {note}" for note, mark in shown.footnotes().items()]
-    missing = [f"Not shown at this width: {', '.join(dropped)}."] if dropped else []
+    between = "; " if any("," in title for title in dropped) else ", "
+    missing = [f"Not shown at this width: {between.join(dropped)}."] if dropped else []
     if below := [*table.caption, *table.notes, *marks, *missing]:
         print_lines(console, "", *below)
 
