@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cdbench.bench import live
 from cdbench.bench.benchmark import sound
 from cdbench.bench.budget import check_budget
 from cdbench.bench.plan import Plan
@@ -15,8 +16,10 @@ from cdbench.bench.workload import TimedWork, recorded_workload
 from cdbench.cli.main import main
 from cdbench.config import load_config
 from cdbench.errors import UsageError
+from cdbench.evals.text import TextCodec
 from cdbench.grammar import parse_mode
 from cdbench.runtime.core import Request
+from tests.evaluating import CHOICE, QUESTIONS, write_task
 
 MODES = "dense:unrolled,dense:demo-dense,static,static@2,lockstep,cdb"
 
@@ -117,3 +120,34 @@ def test_a_recording_is_refused_likewise(
     assert main(["record", "--model", "demo-ouro", *keys, "--out", str(out)]) == 2
     assert "kv budget: 100,000 bytes" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_likelihoods_count_too_and_questions_are_read_once_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice that is longer than every text; all modes of one model ask with the same tokens."""
+    long = {**QUESTIONS[0], "question": "sum m 1 ; :", "choices": ["m + 1 " * 70, "m"], "gold": 0}
+    path = write_task(tmp_path, "choose", CHOICE, [long])
+    plan, timed = planned(work="live", tasks=f"demo_add,{path}", modes="static,static@2,cdb")
+    read: list[str] = []
+    encode = TextCodec.encode
+
+    def counted(self: TextCodec, text: str, add_special_tokens: bool | None = None) -> list[int]:
+        read.append(text)
+        return encode(self, text, add_special_tokens)
+
+    monkeypatch.setattr(TextCodec, "encode", counted)
+    with pytest.raises(UsageError, match="question choose/0, the longest: mode static keeps"):
+        check_budget(replace(plan, kv_budget_bytes=1000), timed)
+    assert sum("m + 1 m + 1" in text for text in read) <= 2
+    least = needed(plan, timed)
+    suite = live.suite_of(plan)
+    tight = replace(plan, kv_budget_bytes=least)
+    check_budget(tight, timed)
+    passed = live.answer(
+        tight, tight.subject(parse_mode("static")), suite.questions, lambda _: None
+    )
+    assert not any(sample.failed for sample in passed.samples)
+    low = replace(plan, kv_budget_bytes=least - 1)
+    passed = live.answer(low, low.subject(parse_mode("static")), suite.questions, lambda _: None)
+    assert [sample.failed for sample in passed.samples] == [False, True]

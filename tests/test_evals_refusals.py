@@ -12,7 +12,7 @@ from cdbench.errors import UsageError
 from cdbench.evals import fetching
 from cdbench.evals.options import SuiteOptions
 from cdbench.evals.suite import load_suite
-from tests.evaluating import WRITE, write_task
+from tests.evaluating import CHOICE, WRITE, write_task
 
 
 def refusal(*names: str | Path, **options: Any) -> str:
@@ -127,7 +127,11 @@ def test_a_metric_that_lm_eval_does_not_have_is_refused(
         ({"limit": 2.5}, "limit is 2.5"),
         ({"limit": 1, "samples": {"write": [0]}}, "drop one"),
         ({"num_fewshot": -1}, "num_fewshot is -1"),
-        ({"num_fewshot": 50}, "task 'write': its requests cannot be built"),
+        (
+            {"num_fewshot": 50},
+            "task 'write': num_fewshot is 50, but there are 7 examples to choose from; lower "
+            "evaluation.num_fewshot",
+        ),
         ({"samples": {"writ": [0]}}, "'writ' is not among the tasks"),
         ({"samples": {"write": [7]}}, "has no document 7; it has 0 to 6"),
         ({"samples": {"write": []}}, "expected a list of document ids"),
@@ -136,7 +140,22 @@ def test_a_metric_that_lm_eval_does_not_have_is_refused(
         ({"gen_kwargs": "temperature"}, "'temperature' has no value"),
         ({"gen_kwargs": "temperature=0.5"}, "add do_sample=true"),
         ({"gen_kwargs": "do_sample=true"}, "add temperature=1.0"),
-        ({"gen_kwargs": "temperature=x,do_sample=true"}, "give numbers"),
+        ({"gen_kwargs": "temperature=x,do_sample=true"}, "temperature='x'; use a number"),
+        ({"gen_kwargs": "temperature=true"}, "temperature=True; use a number"),
+        ({"gen_kwargs": "temperature=inf"}, "temperature=inf; use a number"),
+        ({"gen_kwargs": "top_p=true"}, "top_p=True; use a number"),
+        ({"gen_kwargs": "max_gen_toks=5.7"}, "max_gen_toks=5.7; use a whole number"),
+        ({"gen_kwargs": "max_gen_toks=true"}, "max_gen_toks=True; use a whole number"),
+        ({"gen_kwargs": "max_new_tokens=false"}, "max_new_tokens=False; use a whole number"),
+        ({"gen_kwargs": "top_k=1.5"}, "top_k=1.5; use a whole number"),
+        ({"gen_kwargs": "do_sample=5"}, "do_sample=5; use true or false"),
+        ({"gen_kwargs": "temperature=0.5,temperature=0.7"}, "temperature is given twice"),
+        ({"gen_kwargs": "top_k=1, top_k=2"}, "top_k is given twice"),
+        ({"gen_kwargs": "max_gen_toks=5,max_new_tokens=9"}, "are one length; give one of them"),
+        ({"gen_kwargs": ","}, "a comma with nothing beside it"),
+        ({"gen_kwargs": "top_k=1,"}, "a comma with nothing beside it"),
+        ({"gen_kwargs": "top_k="}, "'top_k=' has no value"),
+        ({"gen_kwargs": "=1"}, "'=1' has no value"),
         ({"gen_kwargs": "max_gen_toks=0"}, "use at least 1"),
         ({"gen_kwargs": "top_p=0"}, "above 0 and at most 1"),
         ({"gen_kwargs": "num_beams=4"}, "num_beams=4 is not available"),
@@ -152,3 +171,35 @@ def test_options_that_mean_nothing_are_refused(
 def test_arguments_without_effect_are_not_refused(tmp_path: Path) -> None:
     path = str(write_task(tmp_path, "write", WRITE))
     load_suite([path], SuiteOptions(gen_kwargs="num_beams=1,temperature=0.0"))
+
+
+def test_whole_numbers_may_be_written_with_a_point(tmp_path: Path) -> None:
+    path = str(write_task(tmp_path, "write", WRITE))
+    suite = load_suite([path], SuiteOptions(gen_kwargs="max_gen_toks=5.0,top_k=0"))
+    assert suite.task("write").generation is not None
+
+
+def test_a_task_s_own_arguments_are_held_to_the_same(tmp_path: Path) -> None:
+    path = write_task(tmp_path, "write", WRITE, generation_kwargs={"max_gen_toks": 5.5})
+    assert "task 'write': generation argument max_gen_toks=5.5; use a whole" in refusal(path)
+
+
+def test_generation_arguments_that_no_task_heeds_are_refused(tmp_path: Path) -> None:
+    choose = write_task(tmp_path, "choose", CHOICE)
+    assert "none of the tasks generates text" in refusal(choose, gen_kwargs="max_gen_toks=4")
+    write = write_task(tmp_path, "write", WRITE)
+    load_suite([str(choose), str(write)], SuiteOptions(gen_kwargs="max_gen_toks=4"))
+
+
+def test_a_task_without_a_dataset_is_told_what_to_set(tmp_path: Path) -> None:
+    path = write_task(tmp_path, "nowhere", WRITE, dataset_path=None, dataset_kwargs=None)
+    said = refusal(path)
+    assert "task " in said
+    assert "names no documents; set its dataset_path" in said
+    assert "None" not in said
+
+
+def test_from_the_split_that_is_asked_one_example_is_never_there(tmp_path: Path) -> None:
+    path = write_task(tmp_path, "write", WRITE, fewshot_split="test")
+    assert "num_fewshot is 7, but there are 6 examples" in refusal(path, num_fewshot=7)
+    load_suite([str(path)], SuiteOptions(num_fewshot=6))

@@ -11,6 +11,7 @@ import pytest
 from cdbench import resources
 from cdbench.errors import UsageError
 from cdbench.evals.options import SuiteOptions
+from cdbench.evals.own_rule import OwnRule, own_rule
 from cdbench.evals.suite import Suite, load_suite
 from tests.evaluating import CHOICE, QUESTIONS, READ, WRITE, write_task
 
@@ -144,7 +145,9 @@ def test_a_template_renders_what_is_asked(tmp_path: Path) -> None:
     assert contexts(load_suite([path], single, template))[0].count("[user]") == 1
     plain = contexts(load_suite([path], SuiteOptions(), template))
     assert plain == contexts(load_suite([path]))
-    with pytest.raises(UsageError, match="the model has no chat template"):
+    with pytest.raises(
+        UsageError, match=r"evaluation\.chat_template: the model has no chat template"
+    ):
         load_suite([path], SuiteOptions(apply_chat_template=True))
 
 
@@ -161,3 +164,68 @@ def test_global_random_numbers_and_loggers_are_left_alone(
     assert capfd.readouterr() == ("", "")
     # What lm-eval warns of is kept: here that it made up where an answer ends.
     assert any("No `until` specified" in note for note in suite.notes)
+
+
+def test_files_that_end_in_yml_are_found_like_others(tmp_path: Path) -> None:
+    """Alone, in a directory, as a group, and as a member of one that ends otherwise."""
+    write_task(tmp_path / "set", "choose", CHOICE)
+    write = write_task(tmp_path / "set", "write", WRITE, tag="tagged")
+    write.rename(write.with_suffix(".yml"))
+    group = tmp_path / "set" / "both.yml"
+    group.write_text("group: both\ntask: [choose, write]\n")
+    alone = load_suite([str(write.with_suffix(".yml"))])
+    assert [task.name for task in alone.tasks] == ["write"]
+    for name in (group, tmp_path / "set"):
+        suite = load_suite([str(name)])
+        assert suite.groups == {"both": ("choose", "write")}
+    (tmp_path / "set" / "both.yaml").write_text(group.read_text())
+    group.unlink()
+    assert load_suite([str(tmp_path / "set" / "both.yaml")]).groups["both"] == ("choose", "write")
+
+
+def test_an_example_that_is_the_question_itself_is_counted(tmp_path: Path) -> None:
+    """lm-eval leaves it out only where both are named as one split."""
+    path = str(write_task(tmp_path, "write", WRITE))
+    suite = load_suite([path], SuiteOptions(num_fewshot=3))
+    held = sum(c.count(f"{q['question']} {q['answer']}") for c, q in asked_with(suite))
+    assert held > 0
+    said = f"task write: in {held} of {len(QUESTIONS)} prompts an example is the question"
+    assert said in suite.notes
+    # The task is as it was: the requests do not depend on having been watched.
+    assert "fewshot_context" not in vars(suite.loaded.tasks["write"])
+    apart = str(fewshot(tmp_path / "apart", num_fewshot=2))
+    assert not any("example is the question" in note for note in load_suite([apart]).notes)
+    own = str(write_task(tmp_path / "own", "write", WRITE, fewshot_split="test"))
+    named = load_suite([own], SuiteOptions(num_fewshot=3))
+    assert not any("example is the question" in note for note in named.notes)
+
+
+def asked_with(suite: Suite) -> list[tuple[str, dict[str, Any]]]:
+    return list(zip(contexts(suite), QUESTIONS, strict=True))
+
+
+def test_another_document_with_the_same_question_is_the_question(tmp_path: Path) -> None:
+    path = fewshot(tmp_path, num_fewshot=7)
+    assert load_suite([str(path)]).notes == ()
+    twins = [{**q, "answer": "z"} for q in QUESTIONS]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(t) + "\n" for t in twins))
+    assert (
+        "task shots: in 7 of 7 prompts an example is the question" in load_suite([str(path)]).notes
+    )
+
+
+@pytest.mark.parametrize("kind", [CHOICE, READ, {**READ, "output_type": "loglikelihood"}])
+def test_what_likelihoods_are_judged_by_is_known_where_lm_eval_judges(
+    kind: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write_task(tmp_path, "t", kind)
+    suite = load_suite([str(path)])
+    task, doc = suite.loaded.tasks["t"], suite.instances[0].doc
+    choices = kind is CHOICE
+    expected = OwnRule((5, 1, 3), (0,)) if choices else OwnRule()
+    assert own_rule(task, doc) == expected
+    filters = [{"name": "f", "filter": [{"function": "take_first"}]}]
+    filtered = load_suite([str(write_task(tmp_path / "f", "t", kind, filter_list=filters))])
+    assert own_rule(filtered.loaded.tasks["t"], doc) is None
+    written = load_suite([str(write_task(tmp_path / "w", "t", WRITE))])
+    assert own_rule(written.loaded.tasks["t"], doc) is None

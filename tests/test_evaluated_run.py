@@ -14,6 +14,7 @@ import pytest
 from cdbench.bench.rederive import check
 from cdbench.bench.stored_samples import StoredSamples
 from cdbench.cli.main import main
+from cdbench.render.tasks_report import task_table
 from cdbench.schema import Result, SampleRecord, read_result, read_samples
 
 CHOOSE = """
@@ -143,10 +144,10 @@ def test_accuracy_is_made_again_from_the_samples(directory: Path) -> None:
     assert check(directory) == []
 
 
-def tampered(directory: Path, path: Path, change: Any) -> list[str]:
+def tampered(directory: Path, path: Path, change: Any, task: str = "demo_add") -> list[str]:
     for file in directory.iterdir():
         (path / file.name).write_bytes(file.read_bytes())
-    file = path / "samples_demo_add.jsonl"
+    file = path / f"samples_{task}.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     change(lines)
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -239,6 +240,54 @@ def test_a_value_that_is_not_its_metric_is_caught(directory: Path, tmp_path: Pat
         lines[0]["metrics"][lines[0]["primary"]] = 1.0 - lines[0]["value"]
 
     assert any("beside exact_match" in line for line in tampered(directory, tmp_path, edit))
+
+
+@pytest.mark.parametrize("metric", ["acc,none", "acc_norm,none"])
+def test_a_metric_that_its_logprobs_do_not_give_is_caught(
+    metric: str, directory: Path, tmp_path: Path
+) -> None:
+    def edit(lines: list[dict[str, Any]]) -> None:
+        line = lines[0]
+        line["metrics"][metric] = 1.0 - line["metrics"][metric]
+        line["value"] = line["metrics"][line["primary"]]
+
+    assert any(
+        "beside logprobs that give" in line
+        for line in tampered(directory, tmp_path, edit, "choose")
+    )
+
+
+def test_a_logprob_that_its_tokens_do_not_give_is_caught(directory: Path, tmp_path: Path) -> None:
+    def edit(lines: list[dict[str, Any]]) -> None:
+        lines[0]["answers"][0]["logprob"] -= 0.25
+
+    found = tampered(directory, tmp_path, edit, "read")
+    assert any("beside tokens that sum to" in line for line in found)
+
+
+def test_a_text_that_its_request_did_not_generate_is_caught(
+    directory: Path, tmp_path: Path
+) -> None:
+    def edit(lines: list[dict[str, Any]]) -> None:
+        lines[0]["answers"][0]["pieces"][0]["tokens"][0] += 1
+
+    assert any(
+        "other tokens than its request" in line for line in tampered(directory, tmp_path, edit)
+    )
+
+
+def test_every_task_is_halved_for_static_auto(directory: Path, result: Result) -> None:
+    table = task_table(result)
+    titles = [column.title for column in table.columns]
+    asked = {
+        (row.group, row.cells[0].value): row.cells[titles.index("questions")].value
+        for row in table.rows
+    }
+    for task in ("demo_add", "choose", "letter"):
+        assert asked[task, "static"] == DOCUMENTS
+        assert asked[task, "static@auto"] == DOCUMENTS // 2
+        judged = [s for s in samples(directory, task) if s.mode == "static@auto"]
+        assert len(judged) == DOCUMENTS // 2
 
 
 def test_a_mode_is_not_held_against_itself(directory: Path, capsys: Capture) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from cdbench.bench import live
 from cdbench.bench.measurements import Measurements
+from cdbench.bench.once import work_key
 from cdbench.bench.plan import Plan, make_plan
 from cdbench.bench.rows import mode_result
 from cdbench.config import load_config
@@ -74,3 +75,11 @@ def test_first_tokens_and_states_reach_the_engine_and_the_notes() -> None:
     assert any("no loop is saved" in note for note in made.notes)
     with pytest.raises(UsageError, match="starts from its prelude"):
         plan(state_init="random")
+
+
+def test_how_tasks_are_asked_decides_which_work_is_timed() -> None:
+    """Examples are part of the prompts that equal work times."""
+    plain, shots = (
+        work_key(load_config(None, (), {"evaluation.num_fewshot": count})) for count in (0, 2)
+    )
+    assert plain != shots

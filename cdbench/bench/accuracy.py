@@ -84,6 +84,7 @@ def _mode_accuracy(
         by_task={task: rate for task, rate in rates.items() if rate is not None},
         paired=_paired(label, pooled, base),
         adaptive=any(sample.eligible_depths for sample in samples),
+        early_first_tokens=sum(_read_early(samples)),
         tasks={
             task: _task_accuracy(label, found, base, task in binary)
             for task, found in sorted(by_task.items())
@@ -98,6 +99,7 @@ def _task_accuracy(
     eligible = [depth for sample in samples for depth in sample.eligible_depths]
     answers = [answer for sample in samples for answer in sample.answers]
     values = [s.value for s in samples if s.value is not None]
+    read, early = [loop for s in samples for loop, _ in s.first_loops], _read_early(samples)
     return TaskAccuracy(
         metric=metric,
         filter=chain,
@@ -107,6 +109,8 @@ def _task_accuracy(
         adaptive=bool(eligible),
         eligible_tokens=len(eligible),
         mean_depth=sum(eligible) / len(eligible) if eligible else None,
+        early_first_tokens=sum(early),
+        first_token_loop=sum(read) / len(read) if any(early) else None,
         scored_tokens=sum(sample.scored_tokens for sample in samples),
         capped=sum(answer.capped for answer in answers),
         unparseable=sum(sample.unparseable for sample in samples),
@@ -114,6 +118,11 @@ def _task_accuracy(
         failed=sum(sample.failed for sample in samples),
         agreement=_agreement(label, samples, base),
     )
+
+
+def _read_early(samples: Samples) -> list[bool]:
+    """Of every first token, whether a rule picked a loop before the last that ran."""
+    return [read < ran for sample in samples for read, ran in sample.first_loops]
 
 
 def _rate(samples: Samples) -> IntervalRecord | None:

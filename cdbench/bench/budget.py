@@ -6,10 +6,10 @@ a benchmark that would cost the time of everything else and leave a run that say
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cdbench.bench.live import questions, requests_for
+from cdbench.bench.live import positions_asked
 from cdbench.bench.plan import Plan, Subject
 from cdbench.bench.workload import TimedWork
 from cdbench.errors import UsageError
@@ -33,10 +33,11 @@ def check_budget(plan: Plan, work: TimedWork | None) -> None:
     budget = plan.kv_budget_bytes
     if budget is None:
         return
+    timed, asked = _timed(work), dict[int, _Longest | None]()
     lacking = [
         (shape.budget_for(longest.positions), subject.label, longest)
         for subject in _subjects(plan)
-        for longest in (_longest(plan, subject, work),)
+        for longest in (_longest(plan, subject, timed, asked),)
         for shape in (plan.cache_shape(subject),)
         if longest is not None and shape.holds(budget) < longest.positions
     ]
@@ -58,22 +59,36 @@ def _subjects(plan: Plan) -> Iterator[Subject]:
         yield plan.subject(Mode("cdb"))  # records the tokens where no mode of the run has
 
 
-def _longest(plan: Plan, subject: Subject, work: TimedWork | None) -> _Longest | None:
-    """The longest request of the live pass and of equal work together."""
-    found: list[_Longest] = []
-    if "live" in plan.config.work:
-        found += (
-            _Longest(request.positions, f"question {request.id}")
-            for request in requests_for(plan, subject, questions(plan))
+def _longest(
+    plan: Plan, subject: Subject, timed: _Longest | None, asked: dict[int, _Longest | None]
+) -> _Longest | None:
+    """The longest request of the live pass and of equal work together.
+
+    ``asked`` keeps the longest question by the model's identity: a question has the same tokens in
+    all modes of one model.
+    """
+    model = id(subject.model)
+    if "live" in plan.config.work and model not in asked:
+        asked[model] = _most(
+            _Longest(positions, f"question {name}")
+            for name, positions in positions_asked(plan, subject)
         )
-    if work is not None and work.recorded is not None:
-        # As in the runtime, the last token is never fed back.
-        found += (
-            _Longest(len(r.prompt) + len(r.tokens) - 1, f"workload request {r.id}")
-            for r in work.recorded
-        )
-    elif work is not None:
-        found += (_Longest(r.positions, f"workload request {r.id}") for r in work.requests)
+    return _most(one for one in (asked.get(model), timed) if one is not None)
+
+
+def _timed(work: TimedWork | None) -> _Longest | None:
+    if work is None:
+        return None
+    if work.recorded is None:
+        return _most(_Longest(r.positions, f"workload request {r.id}") for r in work.requests)
+    # As in the runtime, the last token is never fed back.
+    return _most(
+        _Longest(len(r.prompt) + len(r.tokens) - 1, f"workload request {r.id}")
+        for r in work.recorded
+    )
+
+
+def _most(found: Iterable[_Longest]) -> _Longest | None:
     return max(found, key=lambda one: one.positions, default=None)
 
 

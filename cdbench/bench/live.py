@@ -122,13 +122,21 @@ def dismiss(plan: Plan) -> None:
 
 
 def choosing_half(asked: Sequence[Question]) -> tuple[Question, ...]:
-    """The questions on which ``static@auto`` picks its depth."""
-    return tuple(asked[::2])
+    """The questions on which ``static@auto`` picks its depth: every other one of each task."""
+    chosen = _chosen(asked)
+    return tuple(one for one in asked if one.key in chosen)
 
 
 def judging_half(asked: Sequence[Question]) -> tuple[Question, ...]:
     """The other questions: those its verdict is given on."""
-    return tuple(asked[1::2])
+    chosen = _chosen(asked)
+    return tuple(one for one in asked if one.key not in chosen)
+
+
+def _chosen(asked: Sequence[Question]) -> frozenset[tuple[str, int]]:
+    """Half of every task, or one off, so that neither half has mostly hard ones."""
+    by_task = sorted(asked, key=lambda one: one.task)
+    return frozenset(one.key for one in by_task[::2])
 
 
 def half_of(passed: LivePass, subject: Subject, asked: Sequence[Question]) -> LivePass:
@@ -189,6 +197,14 @@ def requests_for(plan: Plan, subject: Subject, asked: Sequence[Question]) -> lis
     }
     wanted = [texts[one.key] for one in asked if one.key in texts]
     return requests_of(_model(plan, subject).point, wanted)
+
+
+def positions_asked(plan: Plan, subject: Subject) -> list[tuple[str, int]]:
+    """Every request of the questions, as a person knows it, with the positions it may come to."""
+    instances = suite_of(plan).instances
+    found = _model(plan, subject).positions(instances)
+    names = (f"{one.task_name}/{one.doc_id}" for one in instances)
+    return list(zip(names, found, strict=True))
 
 
 def _model(

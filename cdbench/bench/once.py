@@ -65,7 +65,7 @@ def work_key(config: RunConfig) -> str:
 
     Their exit rules may differ: what a rule is refused for, the plan has been refused for before.
     """
-    keys = ("model", "weights", "layers", "dtype", "device", "tasks", "limit", "work")
+    keys = ("model", "weights", "layers", "dtype", "device", "tasks", "limit", "evaluation", "work")
     exits = True if config.exit.rule == "trace" else {"max_loops"}
     chosen = dict.fromkeys((*keys, "workload", "sampling"), True)
     return config.model_dump_json(include={**chosen, "exit": exits})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cdbench import resources
 from cdbench.bench.once import Once, anew, model_key
+from cdbench.bench.suites import found_anywhere, suite_for, suite_notes
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
-from cdbench.evals.options import SuiteOptions
 from cdbench.evals.ranks import ALONE, Ranks
 from cdbench.grammar import Mode, parse_depths
 from cdbench.models.loading import LoadedModel, load_model
@@ -142,6 +142,7 @@ def make_plan(config: RunConfig, once: Once = anew) -> Plan:
 
     ``once`` may keep what is loaded for the next plan.
     """
+    config = found_anywhere(config)
     own = model_key(config)
     model = once(
         ("model", own),
@@ -166,16 +167,21 @@ def make_plan(config: RunConfig, once: Once = anew) -> Plan:
         if mode.dense is not None
     }
     budget = kv_budget_bytes(config, model, len(modes))
+    suite = suite_for(config, model, once)
     plan = Plan(
         config=config,
         model=model,
         dense=dense,
         policy=policy,
         max_loops=max_loops,
-        suite=_suite(config, model, once),
+        suite=suite,
         modes=modes,
         trace=trace,
-        notes=(*_notes(config, model, policy, trace, once), *_memory_notes(config, budget)),
+        notes=(
+            *_notes(config, model, policy, trace, once),
+            *_memory_notes(config, budget),
+            *suite_notes(suite),
+        ),
         kv_layout=kv_layout(config, model),
         kv_budget_bytes=budget,
     )
@@ -231,6 +237,14 @@ def _notes(
         notes.append(f"layers {model.layers} in place of the model's own: for timing only")
     if config.first_token == "select":
         notes.append("first tokens are read from the loop their rule selects; no loop is saved")
+    if config.engine.ride:
+        notes.append(
+            "prompt chunks share core launches with decode rows; the stage curves tell their share"
+        )
+    if config.engine.max_itl_s is not None:
+        notes.append(
+            f"prompts give way where a gap between tokens would pass {config.engine.max_itl_s:g} s"
+        )
     if config.state_init == "random":
         notes.append(f"initial states are random (seed {config.sampling.seed})")
     if trace is not None:
@@ -280,50 +294,3 @@ def _load_dense(
             "tokenizer.json the workload cannot be carried over; add them, or drop the mode"
         )
     return dense
-
-
-def _suite(config: RunConfig, model: LoadedModel, once: Once) -> Suite | None:
-    """The questions of the tasks, where somebody asks them or times their prompts."""
-    if "live" not in config.work and config.workload.source != "demo":
-        return None
-    names = config.tasks if config.tasks is not None else model.card.tasks
-    if not names and (config.workload.source == "demo" or "live" in config.work):
-        raise UsageError(
-            f"tasks: none named, and the card of {model.name} has none; choose from "
-            "`cdbench list tasks`, or run work: [equal] on a workload.source of your own"
-        )
-    if model.tokenizer is None:
-        raise UsageError(
-            f"model {model.name!r}: has no tokenizer.json, so it cannot read the tasks; "
-            "run work: [equal] on a workload.source of ids"
-        )
-    options = suite_options(config)
-    # A conversation is written in the model's own words, so then it decides the requests too.
-    own = model_key(config) if options.apply_chat_template else ()
-    return once(("suite", names, repr(options), own), partial(_load, names, options, model))
-
-
-def _load(names: Sequence[str], options: SuiteOptions, model: LoadedModel) -> Suite:
-    from cdbench.evals.suite import load_suite
-    from cdbench.evals.text import TextCodec
-
-    template = None
-    if options.apply_chat_template:
-        template = TextCodec(model).renderer(options.apply_chat_template)
-    return load_suite(names, options, template)
-
-
-def suite_options(config: RunConfig) -> SuiteOptions:
-    """What the run changes of the tasks as they are written."""
-    asked = config.evaluation
-    return SuiteOptions(
-        # The default limit gives way to documents that are named; one that was asked for does not.
-        limit=None if asked.samples and "limit" not in config.model_fields_set else config.limit,
-        num_fewshot=asked.num_fewshot,
-        samples=asked.samples,
-        gen_kwargs=asked.gen_kwargs,
-        apply_chat_template=asked.chat_template,
-        system_instruction=asked.system_instruction,
-        fewshot_as_multiturn=asked.fewshot_as_multiturn,
-        seed=asked.fewshot_seed,
-    )

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from cdbench.bench.repeats import StoredAnswers, StoredRepeat
+from cdbench.bench.sample_checks import contradictions, unlike_requests
 from cdbench.errors import UsageError
 from cdbench.schema import (
     REPEATS_FILE,
@@ -161,6 +162,8 @@ def _answers(
             f"{', '.join(f'{n} {task}' for task, n in line.tasks.items())}"
         )
     ordered = tuple(sample for found in samples.values() for sample in found)
+    for why in unlike_requests(ordered, requests):
+        raise ContradictionError(f"live pass of mode {line.mode}: {why}")
     return StoredAnswers(tuple(requests), ordered, line.prefix_hit_rate, line.preemptions)
 
 
@@ -174,11 +177,9 @@ def _samples(directory: Path, tasks: Iterable[str]) -> dict[str, dict[str, list[
     for task in dict.fromkeys(tasks):
         _require(directory, samples_file(task))
         for sample in read_samples(directory / samples_file(task)):
-            said = sample.metrics.get(sample.primary)
-            if sample.value is not None and sample.value != said:
+            for why in contradictions(sample):
                 raise ContradictionError(
-                    f"samples of {task}, document {sample.doc_id}, mode {sample.mode}: value "
-                    f"{sample.value} beside {sample.primary} {said}"
+                    f"samples of {task}, document {sample.doc_id}, mode {sample.mode}: {why}"
                 )
             found[sample.mode].setdefault(task, []).append(sample)
     return found

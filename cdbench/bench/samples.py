@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdbench.schema.samples import AnswerRecord, PieceRecord, SampleRecord
+from cdbench.schema.samples import AnswerRecord, OwnRuleRecord, PieceRecord, SampleRecord
 
 if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
     from cdbench.evals.answers import Answer
+    from cdbench.evals.own_rule import OwnRule
     from cdbench.evals.scores import SuiteScores, TaskScores
     from cdbench.evals.suite import Question, Suite
 
@@ -17,6 +18,8 @@ def samples_of(
     mode: str, suite: Suite, scores: SuiteScores, questions: Sequence[Question]
 ) -> Iterator[SampleRecord]:
     """One record for each question, in this order."""
+    from cdbench.evals.own_rule import own_rule
+
     asked = {(one.task_name, one.doc_id, one.idx): one for one in suite.instances}
     answers: dict[tuple[str, int], list[Answer]] = {}
     for answer in scores.answers:
@@ -29,6 +32,7 @@ def samples_of(
         found = judged[question.task].get(question.doc_id, [])
         own = next((sample for sample in found if sample["filter"] == chain), {})
         first = asked[(*key, min(answer.index for answer in answers[key]))]
+        rule = own_rule(suite.loaded.tasks[question.task], first.doc)
         yield SampleRecord(
             mode=mode,
             task=question.task,
@@ -47,7 +51,16 @@ def samples_of(
             primary=",".join(primary),
             value=_number(own.get(metric)) if task.averaged else None,
             higher_is_better=task.metrics.get(metric),
+            own_rule=_rule(rule),
         )
+
+
+def _rule(rule: OwnRule | None) -> OwnRuleRecord | None:
+    if rule is None:
+        return None
+    return OwnRuleRecord(
+        choice_lengths=list(rule.choice_lengths), right_choices=list(rule.right_choices)
+    )
 
 
 def _by_document(task: TaskScores) -> dict[int, list[dict[str, Any]]]:

@@ -53,7 +53,10 @@ class StoredSamples:
                 f"--task {task}: was not asked in this run; {nearest_hint(task, tuple(self.tasks))}"
             )
         if task not in self._read:
-            self._read[task] = list(read_samples(self.directory / self.result.samples[task]))
+            file = self.directory / self.result.samples[task]
+            self._read[task] = list(read_samples(file))
+            if not self._read[task]:
+                raise UsageError(f"{file}: holds no sample; the run's records were damaged")
         return self._read[task]
 
     def question(self, task: str, doc_id: int) -> dict[str, SampleRecord]:
@@ -61,9 +64,6 @@ class StoredSamples:
         found = {s.mode: s for s in self.of_task(task) if s.doc_id == doc_id}
         if not found:
             asked = sorted({s.doc_id for s in self.of_task(task)})
-            if not asked:
-                file = self.directory / self.result.samples[task]
-                raise UsageError(f"{file}: holds no sample; the run's records were damaged")
             raise UsageError(
                 f"--doc {doc_id}: task {task} was not asked it; it has {_ranges(asked)}"
             )

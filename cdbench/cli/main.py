@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     streams.open_closed_streams()
     args, debug = take_debug(sys.argv[1:] if argv is None else argv)
     ends_the_process = argv is None
+    if ends_the_process:
+        streams.watch_result()
     try:
         _see_off(args)
         code = 0
@@ -44,6 +46,8 @@ def _see_off(args: Sequence[str]) -> None:
     """Run the command line, and its result out of the door before its exit code is believed."""
     try:
         invoke(args)
+    except streams.ResultError as error:
+        raise streams.unwritten(error) from None
     except (typer.Exit, SystemExit, OSError):  # an OSError may be of standard output
         streams.flush_result()
         raise

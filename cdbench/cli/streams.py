@@ -7,9 +7,11 @@ noticed by the command that writes a result to it; progress that nobody reads is
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
+from typing import Any
 
 from cdbench.errors import OutputError
 
@@ -36,6 +38,42 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", errors="replace"))
 
 
+class ResultError(OSError):
+    """Standard output took no more. What was to be written may be gone from its buffer too."""
+
+
+class _Result(io.FileIO):
+    """Standard output, whose errors are told from those of any other file."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise ResultError(error.errno, error.strerror) from None
+
+
+def watch_result() -> None:
+    """Have standard output raise ResultError where it can no longer be written.
+
+    A text longer than the stream's buffer is dropped where its writing fails, so that a later flush
+    finds nothing wrong.
+    """
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    raw = _Result(stream.fileno(), "wb", closefd=False)
+    unbuffered = isinstance(stream.buffer, io.RawIOBase)
+    sys.stdout = io.TextIOWrapper(
+        raw if unbuffered else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
 def tell(line: str) -> None:
     """One line on stderr, for a person: ``cdbench: LINE``. Nobody reading it is no error."""
     with contextlib.suppress(BrokenPipeError):
@@ -49,9 +87,12 @@ def flush_result() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(
-            f"standard output: cannot be written ({error.strerror}); make room there"
-        ) from None
+        raise unwritten(error) from None
+
+
+def unwritten(error: OSError) -> OutputError:
+    """What a result that standard output did not take ends a command with."""
+    return OutputError(f"standard output: cannot be written ({error.strerror}); make room there")
 
 
 def drop_unread() -> None:

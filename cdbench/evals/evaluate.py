@@ -143,7 +143,9 @@ def score_suite(suite: Suite, outputs: Outputs) -> SuiteScores:
         for task in infos
     }
     scored = {name: _group_scores(suite, name, results, tasks) for name in groups}
-    return SuiteScores(suite.hash, tasks, scored, outputs.flat, notes.texts)
+    return SuiteScores(
+        suite.hash, tasks, scored, outputs.flat, tuple(dict.fromkeys((*suite.notes, *notes.texts)))
+    )
 
 
 def _failed(task: TaskInfo, answers: Sequence[Answer]) -> tuple[int, ...]:

@@ -31,7 +31,12 @@ def fetching(asked: str) -> Iterator[None]:
     """
     load = datasets.load_dataset
 
-    def load_dataset(path: str, name: str | None = None, **kwargs: Any) -> Any:
+    def load_dataset(path: str | None, name: str | None = None, **kwargs: Any) -> Any:
+        if not path:
+            raise UsageError(
+                f"task {asked!r}: names no documents; set its dataset_path (json, and data_files, "
+                "for a file of your own)"
+            )
         if path in LOCAL_FORMATS:
             found = _local(load, asked, path, name, kwargs)
         else:

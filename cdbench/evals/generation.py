@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ def read_settings(kwargs: Mapping[str, Any], where: str) -> GenerationSettings:
                 f"known: {', '.join(KNOWN)}"
             )
     plain = {key: value for key, value in kwargs.items() if value is not None}
+    _check_values(plain, where)
     try:
         read = normalize_gen_kwargs(plain, DEFAULT_MAX_TOKENS)
         settings = GenerationSettings(
@@ -52,9 +54,27 @@ def read_settings(kwargs: Mapping[str, Any], where: str) -> GenerationSettings:
             top_p=float(read.get("top_p", 1.0)),
         )
     except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{where}: generation arguments: {error}; give numbers") from None
+        raise UsageError(f"{where}: generation arguments: {error}; correct them") from None
     _check(settings, plain, where)
     return settings
+
+
+def _check_values(given: Mapping[str, Any], where: str) -> None:
+    for key, value in given.items():
+        if value is not None and (wanted := _wanted(key, value)) is not None:
+            raise UsageError(f"{where}: generation argument {key}={value!r}; use {wanted}")
+
+
+def _wanted(key: str, value: Any) -> str | None:
+    """What should stand in a value's place; None where it can be meant."""
+    if key == "do_sample":
+        return None if isinstance(value, bool) else "true or false"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key in (*LENGTHS, "top_k"):
+        return None if number and value % 1 == 0 else "a whole number"
+    if key in ("temperature", "top_p"):
+        return None if number and abs(value) < math.inf else "a number"
+    return None
 
 
 def _check(settings: GenerationSettings, given: Mapping[str, Any], where: str) -> None:
@@ -78,7 +98,11 @@ def one_length(own: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
 
 
 def check_change(own: Mapping[str, Any], change: Mapping[str, Any], where: str) -> None:
-    """Raise UsageError where a temperature that is asked for would be of no effect."""
+    """Raise UsageError where what is asked for has no meaning, or would have no effect."""
+    _check_values(change, where)
+    lengths = [name for name in LENGTHS if change.get(name) is not None]
+    if len(lengths) > 1:
+        raise UsageError(f"{where}: {' and '.join(lengths)} are one length; give one of them")
     kept = {**own, **change}
     if change.get("temperature") and kept.get("do_sample") is False:
         raise UsageError(

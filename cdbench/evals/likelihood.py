@@ -68,6 +68,18 @@ def _fitted(point: OperatingPoint, what: Asked, pair: Pair) -> tuple[Asked, Pair
     return what.with_prompt(len(kept), len(context) - len(kept), what.empty_prompt), (kept, tokens)
 
 
+def pair_positions(point: OperatingPoint, pair: Pair) -> int:
+    """Positions that a pair comes to occupy as it is scored; 0 where it cannot be."""
+    what, (context, tokens) = _fitted(point, Asked(None, None, 0, repeat=0), pair)
+    return len(context) + len(tokens) - 1 if what.error is None else 0
+
+
+def text_positions(point: OperatingPoint, tokens: list[int]) -> int:
+    """Those of the longest window of a whole text; 0 of an empty one."""
+    windows = _windows(point, tokens)
+    return max((len(context) + len(scored) - 1 for context, scored in windows), default=0)
+
+
 def _windows(point: OperatingPoint, tokens: list[int]) -> list[Pair]:
     if not tokens:
         return []

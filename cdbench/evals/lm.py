@@ -16,9 +16,15 @@ from typing import Any
 from lm_eval.api.model import TemplateLM
 
 from cdbench.evals.answers import Answer, Asked, identified
-from cdbench.evals.generating import generate
+from cdbench.evals.generating import generate, requests_of
 from cdbench.evals.generation import DEFAULT_MAX_TOKENS
-from cdbench.evals.likelihood import Pair, score_pairs, score_texts
+from cdbench.evals.likelihood import (
+    Pair,
+    pair_positions,
+    score_pairs,
+    score_texts,
+    text_positions,
+)
 from cdbench.evals.point import OperatingPoint
 from cdbench.evals.ranks import ALONE, Ranks
 from cdbench.evals.text import TextCodec
@@ -159,9 +165,27 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         self, requests: Sequence[Any], disable_tqdm: bool = True
     ) -> list[float]:
         """Logprobs in nats of (text,) requests, each text whole; as ``loglikelihood`` else."""
-        texts = [self.tok_encode(one.args[0]) if one.args[0] else [] for one in requests]
-        answers = score_texts(self.point, identified(requests), texts)
+        answers = score_texts(self.point, identified(requests), list(map(self._text, requests)))
         return [answer.response for answer in self._keep(answers)]  # type: ignore[misc]
+
+    def positions(self, requests: Sequence[Any]) -> list[int]:
+        """Positions that each request, of whatever kind, comes to occupy; 0 without an answer."""
+        texts = [one for one in requests if one.request_type == "generate_until"]
+        generated = iter(requests_of(self.point, texts))
+        return [
+            next(generated).positions
+            if one.request_type == "generate_until"
+            else self._scored_positions(one)
+            for one in requests
+        ]
+
+    def _scored_positions(self, request: Any) -> int:
+        if request.request_type == "loglikelihood_rolling":
+            return text_positions(self.point, self._text(request))
+        return pair_positions(self.point, self._encoded(*request.args))
+
+    def _text(self, request: Any) -> list[int]:
+        return self.tok_encode(request.args[0]) if request.args[0] else []
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **_: Any

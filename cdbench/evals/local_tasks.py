@@ -11,14 +11,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from cdbench.errors import UsageError
 from cdbench.evals.fetching import LOCAL_FORMATS, reason
-
-SUFFIXES = (".yaml", ".yml")
-
-
-def is_path(name: str) -> bool:
-    """Whether a name means a file or a directory rather than a registered task."""
-    path = Path(name).expanduser()
-    return path.suffix in SUFFIXES or path.is_dir() or "/" in name
+from cdbench.evals.task_paths import SUFFIXES
 
 
 def task_files(directory: Path) -> list[Path]:

@@ -83,8 +83,19 @@ def read_gen_kwargs(gen_kwargs: Mapping[str, Any] | str | None) -> dict[str, Any
     # Seconds to import: only where there is something to read.
     from lm_eval.utils import simple_parse_args_string
 
-    parts = [part for part in gen_kwargs.split(",") if part.strip()]
-    bare = next((part for part in parts if "=" not in part), None)
-    if bare is not None:
-        raise UsageError(f"gen_kwargs: {bare.strip()!r} has no value; write key=value,key=value")
+    keys: list[str] = []
+    for part in gen_kwargs.split(","):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            raise UsageError(
+                "gen_kwargs: a comma with nothing beside it; write key=value,key=value"
+            )
+        if not key or not value:
+            raise UsageError(
+                f"gen_kwargs: {part.strip()!r} has no value; write key=value,key=value"
+            )
+        keys.append(key)
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise UsageError(f"gen_kwargs: {twice} is given twice; give it once")
     return {str(key).strip(): value for key, value in simple_parse_args_string(gen_kwargs).items()}

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import TaskIndex
+from lm_eval.tasks._yaml_loader import load_yaml
 
 from cdbench import resources
 from cdbench.errors import UsageError
 from cdbench.evals.catalogue import catalogue
 from cdbench.evals.fetching import fetching, reason
-from cdbench.evals.local_tasks import SUFFIXES, is_path, read_task, task_files
+from cdbench.evals.local_tasks import read_task, task_files
 from cdbench.evals.quiet import Notes
+from cdbench.evals.task_paths import SUFFIXES, expanded, is_path
 
 
 @dataclass
@@ -70,7 +73,7 @@ class _Wanted(NamedTuple):
 def _wanted(name: str) -> list[_Wanted]:
     if not is_path(name):
         return [_Wanted(name, name)]
-    path = Path(name).expanduser().resolve()
+    path = expanded(name).resolve()
     if path.is_dir():
         return _directory(name, path)
     if path.suffix not in SUFFIXES:
@@ -122,6 +125,8 @@ def _manager(wanted: Sequence[_Wanted]) -> TaskManager:
     places = [resources.data_dir("tasks").resolve()]
     places += {item.place: None for item in wanted if item.place is not None}
     manager = _index(places)
+    for place in places:
+        _add_yml(manager, place)
     asked: set[str] = set()
     while missing := _missing(manager, registered) - asked:
         asked |= missing
@@ -135,6 +140,14 @@ def _manager(wanted: Sequence[_Wanted]) -> TaskManager:
 
 def _index(places: Sequence[Path]) -> TaskManager:
     return TaskManager(include_path=[str(place) for place in places], include_defaults=False)
+
+
+def _add_yml(manager: TaskManager, place: Path) -> None:
+    """Add files that end in ``.yml``, which lm-eval's index passes over."""
+    for path in sorted(place.rglob("*.yml")):
+        # As there: what cannot be read, or is included by others, is no task by itself.
+        with contextlib.suppress(Exception):
+            TaskIndex.process_cfg(load_yaml(path, resolve_func=False), path, manager.task_index)
 
 
 def _add_defaults(manager: TaskManager, places: Sequence[Path]) -> None:

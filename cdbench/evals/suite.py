@@ -20,6 +20,7 @@ from lm_eval.api.metrics import mean
 from lm_eval.utils import handle_non_serializable, hash_string
 
 from cdbench.errors import UsageError
+from cdbench.evals.examples import Prompts, check_examples, watched_examples
 from cdbench.evals.fetching import reason
 from cdbench.evals.generation import check_change, one_length, read_settings
 from cdbench.evals.options import SuiteOptions, check_options, read_gen_kwargs, read_samples
@@ -75,7 +76,8 @@ class Suite:
     """Frozen tasks. ``instances`` are lm-eval's requests, in its order, the same for every mode.
 
     ``hash`` is over all that a mode is given. ``groups`` lists the tasks of each group. ``notes``
-    are lm-eval's warnings. ``frozen`` holds each task's lm-eval object and documents.
+    are what must be known of the questions, then lm-eval's warnings. ``frozen`` holds each task's
+    lm-eval object and documents.
     """
 
     tasks: tuple[TaskInfo, ...]
@@ -100,6 +102,7 @@ class FrozenTask:
         self.task = task
         self.documents = {doc_id: documents[doc_id] for doc_id in doc_ids}
         self.requests: list[Any] = []
+        self.prompts = Prompts()
         self._scored = frozenset(self.documents)
         # Attributes of this one object: lm-eval calls these whenever it wants documents.
         task.doc_iterator = self._documents
@@ -107,12 +110,13 @@ class FrozenTask:
 
     def build(self, options: SuiteOptions, template: ChatTemplate | None) -> None:
         """Build the requests, and have lm-eval keep them from here on."""
-        self.task.build_all_requests(
-            system_instruction=options.system_instruction,
-            apply_chat_template=template is not None,
-            fewshot_as_multiturn=options.fewshot_as_multiturn,
-            chat_template=template,
-        )
+        with watched_examples(self.task) as self.prompts:
+            self.task.build_all_requests(
+                system_instruction=options.system_instruction,
+                apply_chat_template=template is not None,
+                fewshot_as_multiturn=options.fewshot_as_multiturn,
+                chat_template=template,
+            )
         self.task.build_all_requests = lambda **_: None
         self.requests = list(self.task.instances)
 
@@ -139,15 +143,17 @@ def load_suite(
     check_options(options)
     samples, change = read_samples(options.samples), read_gen_kwargs(options.gen_kwargs)
     if options.apply_chat_template and template is None:
-        raise UsageError("apply_chat_template: the model has no chat template; leave it out")
+        raise UsageError("evaluation.chat_template: the model has no chat template; leave it out")
     with quiet() as notes, seeded():
         loaded = resolve_tasks(names, notes)
         unknown = next((task for task in samples if task not in loaded.tasks), None)
         if unknown is not None:
             raise UsageError(f"samples: task {unknown!r} is not among the tasks; correct the name")
+        _check_change(loaded, change)
         frozen = {}
         for name, task in loaded.tasks.items():
             _change(name, task, options, change)
+            check_examples(name, task)
             frozen[name] = _freeze(name, task, options, samples.get(name))
         for name, one in frozen.items():
             _build(name, one, options, template if options.apply_chat_template else None)
@@ -159,11 +165,18 @@ def load_suite(
         questions=tuple(_questions(infos, frozen)),
         instances=instances,
         hash=_hash(instances),
-        notes=(*notes.texts, *_empty(instances)),
+        notes=(*_empty(instances), *_holding_themselves(frozen), *notes.texts),
         options=options,
         loaded=loaded,
         frozen=frozen,
     )
+
+
+def _check_change(loaded: LoadedTasks, change: dict[str, Any]) -> None:
+    """Raise UsageError where no task would heed the generation arguments."""
+    kinds = {task.get_config("output_type") for task in loaded.tasks.values()}
+    if change and "generate_until" not in kinds:
+        raise UsageError("gen_kwargs: none of the tasks generates text; leave it out")
 
 
 def _change(name: str, task: Any, options: SuiteOptions, change: dict[str, Any]) -> None:
@@ -271,3 +284,11 @@ def _empty(instances: Sequence[Any]) -> Iterator[str]:
             counts.setdefault((one.task_name, what), set()).add(one.doc_id)
     for (task, what), docs in counts.items():
         yield f"task {task}: {len(docs)} documents have an empty {what}"
+
+
+def _holding_themselves(frozen: dict[str, FrozenTask]) -> Iterator[str]:
+    """A note for every task that gives answers away in its examples."""
+    for task, one in frozen.items():
+        held, built = one.prompts.holding_themselves, one.prompts.built
+        if held:
+            yield f"task {task}: in {held} of {built} prompts an example is the question"

@@ -119,7 +119,7 @@ class TextCodec:
         return bool(getattr(self._library, "chat_template", None))
 
     def renderer(self, choice: bool | str) -> Callable[..., str] | None:
-        """What ``load_suite`` renders conversations with, for an ``apply_chat_template``.
+        """What ``load_suite`` renders conversations with, for an ``evaluation.chat_template``.
 
         UsageError where a template is asked for and there is none.
         """
@@ -138,7 +138,8 @@ class TextCodec:
     def _need_template(self) -> None:
         if not self.has_template:
             raise UsageError(
-                f"model {self._model.name!r}: has no chat template; leave apply_chat_template out"
+                f"evaluation.chat_template: model {self._model.name!r} has no chat template; "
+                "leave it out"
             )
 
     def chat(
@@ -167,7 +168,7 @@ class TextCodec:
             error = again
         raise UsageError(
             f"{self._directory}: its chat template fails ({' '.join(str(error).split())}); "
-            "leave apply_chat_template out"
+            "leave evaluation.chat_template out"
         ) from None
 
     def _rendered(self, turns: Turns, add_generation_prompt: bool, template: str | None) -> str:

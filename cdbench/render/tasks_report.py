@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from cdbench.render.formats import Kind
 from cdbench.render.intervals import interval_cell
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.schema import Accuracy, PairedRecord, Result, TaskAccuracy
+from cdbench.schema import Accuracy, PairedRecord, Result, ScoreRecord, TaskAccuracy
 
 VERDICT_WORDS = {"within": "within 1 pt", "worse": "worse", "cannot tell": "cannot tell"}
+SELECTED = (
+    "first_token: select: continuations of one token, each read from the loop that the rule picked "
+    "after all had run: adaptive accuracy, no compute saved"
+)
 FEW_TASKS = 3
 """As many are shown without being asked for."""
 
@@ -19,6 +23,9 @@ def task_table(result: Result) -> Table:
     columns = (
         Column("mode", align="left"),
         Column("metric", align="left", priority=4),
+        Column(
+            "questions", priority=3, note="with a value; of static@auto those it was not chosen on"
+        ),
         Column("value"),
         Column("difference", note="mode - static on the same questions, in points"),
         Column("lost", priority=2, note="questions right under static only"),
@@ -64,38 +71,68 @@ def _rows(accuracy: Accuracy, result: Result) -> Iterator[Row]:
             if found is not None and task in found.tasks:
                 # What static@auto answered is the half of the questions it was not chosen on.
                 note = result.modes[label].note if label == "static@auto" else None
-                cells = _cells(label, found.tasks[task], accuracy, _value(result, label, task))
+                shown = _asked(result, label, task), task_value(result, label, task)
+                cells = _cells(label, found.tasks[task], accuracy, *shown)
                 yield Row((text(label, note), *cells), group=task)
 
 
-def _value(result: Result, label: str, name: str) -> Cell:
+def task_value(result: Result, label: str, name: str) -> Cell:
     """The mean over questions; of a metric that is no mean (a perplexity) lm-eval's aggregate."""
-    assert result.accuracy is not None, "there is a row"
-    task = result.accuracy.modes[label].tasks[name]
+    task = _task(result, label, name)
     if task.rate is not None:
         return interval_cell(task.rate, Kind.PERCENT if task.difference is None else Kind.NUMBER)
+    found = _aggregate(result, label, name)
+    return text("-") if found is None or found.value is None else Cell(found.value)
+
+
+def _asked(result: Result, label: str, name: str) -> Cell:
+    """How many questions the value is made of."""
+    task = _task(result, label, name)
+    if task.rate is not None:
+        return _count(task.rate.n)
+    found = _aggregate(result, label, name)
+    return _count(None if found is None else found.n)
+
+
+def _task(result: Result, label: str, name: str) -> TaskAccuracy:
+    assert result.accuracy is not None, "there is a row"
+    return result.accuracy.modes[label].tasks[name]
+
+
+def _aggregate(result: Result, label: str, name: str) -> ScoreRecord | None:
+    """What lm-eval makes of a task's primary metric; None of half of the questions."""
+    task = _task(result, label, name)
     scores = result.scores.tasks.get(label, {}).get(name, []) if result.scores else []
-    found = (s.value for s in scores if (s.metric, s.filter) == (task.metric, task.filter))
-    value = next(found, None)
-    return text("-") if value is None else Cell(value)
+    return next((s for s in scores if (s.metric, s.filter) == (task.metric, task.filter)), None)
 
 
-def _cells(label: str, task: TaskAccuracy, accuracy: Accuracy, value: Cell) -> tuple[Cell, ...]:
+def _cells(
+    label: str, task: TaskAccuracy, accuracy: Accuracy, asked: Cell, value: Cell
+) -> tuple[Cell, ...]:
     agreement = task.agreement
     return (
         text(f"{task.metric}, {task.filter}"),
+        asked,
         value,
         _difference(task),
         _count(task.paired.lost if task.paired else None),
         _count(task.paired.gained if task.paired else None),
         text(_verdict(label, task, accuracy)),
-        Cell(task.mean_depth) if task.adaptive else text("not adaptive"),
+        _depth(task),
         _share(agreement.identical, agreement.n) if agreement else text("-"),
         Cell(agreement.first_divergence) if agreement else text("-"),
         Cell(agreement.length_ratio, Kind.RATIO) if agreement else text("-"),
         _count(task.unparseable),
         _count(task.capped),
     )
+
+
+def _depth(task: TaskAccuracy) -> Cell:
+    if task.adaptive:
+        return Cell(task.mean_depth)
+    if task.first_token_loop is not None:
+        return text(f"read at {task.first_token_loop:.2f}", SELECTED)
+    return text("not adaptive")
 
 
 def _difference(task: TaskAccuracy) -> Cell:
@@ -129,8 +166,11 @@ def _notes(accuracy: Accuracy) -> Iterator[str]:
         "for a margin of 1 point."
     )
     tasks = [t for mode in accuracy.modes.values() for t in mode.tasks.values()]
-    if any(not task.adaptive for task in tasks):
-        yield "'not adaptive': continuations of one token, none of which could exit early."
+    if any(not task.adaptive and task.first_token_loop is None for task in tasks):
+        yield (
+            "'not adaptive': continuations of one token, none of which could exit early. "
+            "first_token: select reads them from the loop that the rule picks; no compute is saved."
+        )
     if any(task.scored_tokens for task in tasks):
         yield (
             "Given texts are scored as they would be generated: the context at full depth, every "

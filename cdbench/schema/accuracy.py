@@ -76,6 +76,14 @@ class TaskAccuracy(Record):
     adaptive: bool = Field(True, description="false where no token could exit early")
     eligible_tokens: int = Field(0, description="generated and scored tokens that could")
     mean_depth: Measure = Field(None, description="executed, over the eligible tokens")
+    early_first_tokens: int = Field(
+        0,
+        description="first tokens read before loop R (first_token: select); all loops ran, so none "
+        "of them saved anything",
+    )
+    first_token_loop: Measure = Field(
+        None, description="mean loop that first tokens were read from; null where all were at R"
+    )
     scored_tokens: int = Field(0, description="of given texts; they are in no throughput")
     capped: int = Field(0, description="texts that the length limit ended")
     unparseable: int = Field(0, description="texts without an answer in them")
@@ -94,6 +102,9 @@ class ModeAccuracy(Record):
     by_task: dict[str, IntervalRecord] = Field(default_factory=dict)
     paired: PairedRecord | None = Field(None, description="null for the baseline itself")
     adaptive: bool = Field(True, description="false where no token could exit early")
+    early_first_tokens: int = Field(
+        0, description="first tokens read before loop R (first_token: select), with nothing saved"
+    )
     tasks: dict[str, TaskAccuracy] = Field(default_factory=dict)
 
 

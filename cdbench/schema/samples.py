@@ -53,6 +53,15 @@ class AnswerRecord(Record):
         return [token for piece in self.pieces for token in piece.tokens]
 
 
+class OwnRuleRecord(Record):
+    """What the metrics of a question follow from, beside its logprobs, under lm-eval's own rule."""
+
+    choice_lengths: list[int] = Field(
+        default_factory=list, description="characters of each choice; empty where there are none"
+    )
+    right_choices: list[int] = Field(default_factory=list, description="from 0")
+
+
 class SampleRecord(Record):
     """One question in one mode: what was asked and answered, and how lm-eval judged it.
 
@@ -75,6 +84,10 @@ class SampleRecord(Record):
     primary: str = Field(description="the task's primary metric, as metric,filter")
     value: Measure = None
     higher_is_better: bool | None = Field(None, description="of the primary metric")
+    own_rule: OwnRuleRecord | None = Field(
+        None,
+        description="null where the task has code or filters of its own, or texts are generated",
+    )
 
     @property
     def key(self) -> tuple[str, int]:
@@ -106,6 +119,19 @@ class SampleRecord(Record):
     def scored_tokens(self) -> int:
         """Tokens of given texts."""
         return sum(len(answer.tokens) for answer in self.answers if answer.kind != "generated")
+
+    @property
+    def first_loops(self) -> list[tuple[int, int]]:
+        """(loop read, loops run) of every first token.
+
+        They differ under ``first_token: select`` alone, where the rule picks the loop afterwards.
+        """
+        return [
+            depths
+            for answer in self.answers
+            for piece in answer.pieces
+            for depths in zip(piece.requested_depths[:1], piece.executed_depths[:1], strict=True)
+        ]
 
     @property
     def eligible_depths(self) -> list[int]:
