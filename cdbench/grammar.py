@@ -14,29 +14,33 @@ from typing import Any, Literal, Protocol
 
 from cdbench import resources
 from cdbench.errors import UsageError
-from cdbench.later import refuse_later
+
+LOOKAHEAD = "lookahead"
+"""The rule of a gate that looks one loop ahead; its threshold is a probability."""
 
 
 @dataclass(frozen=True)
 class ExitSpec:
     """An exit rule as written in ``--exit``; ``str()`` gives the text back.
 
-    ``depth`` belongs to ``fixed`` and ``trace_file`` to ``trace``.
+    ``depth`` belongs to ``fixed``, ``trace_file`` to ``trace``, ``predictor`` to ``lookahead``.
     """
 
     rule: str
     threshold: float | None = None
     depth: int | None = None
     trace_file: str | None = None
+    predictor: str | None = None
 
     def __str__(self) -> str:
-        argument = self.trace_file if self.depth is None else self.depth
+        argument = self.trace_file or self.predictor if self.depth is None else self.depth
         text = self.rule if argument is None else f"{self.rule}:{argument}"
         return text if self.threshold is None else f"{text}@{self.threshold!r}"
 
 
 def parse_exit(text: str) -> ExitSpec:
-    """Read ``none``, ``fixed:D``, ``RULE[@THRESHOLD]`` or ``trace:FILE[@THRESHOLD]``.
+    """Read ``none``, ``fixed:D``, ``RULE[@THRESHOLD]``, ``trace:FILE[@THRESHOLD]`` or
+    ``lookahead:PATH[@THRESHOLD]``.
 
     Raises UsageError for anything else. Whether the rule exists and the threshold is in its range
     is for ``check_exit``: the rules are not loaded here.
@@ -45,11 +49,12 @@ def parse_exit(text: str) -> ExitSpec:
     rule, colon, argument = head.partition(":")
     if not re.fullmatch(r"[a-z][a-z0-9-]*", rule):
         raise UsageError(f"exit rule {text!r}: no rule name; write RULE, RULE@THRESHOLD or fixed:D")
-    refuse_later("exit.rule", rule)
     if rule == "fixed":
         spec = ExitSpec(rule, threshold, depth=_positive(argument, f"exit rule {text!r}: depth"))
     elif rule == "trace":
         spec = ExitSpec(rule, threshold, trace_file=argument or None)
+    elif rule == LOOKAHEAD:
+        spec = ExitSpec(rule, threshold, predictor=argument or None)
     elif colon:
         raise UsageError(f"exit rule {text!r}: {rule} takes no ':'; write {rule}@THRESHOLD")
     else:
@@ -59,14 +64,14 @@ def parse_exit(text: str) -> ExitSpec:
 
 
 def _split_threshold(text: str) -> tuple[str, float | None]:
-    """Split off ``@THRESHOLD``; in a trace's file name an ``@`` without a number stays."""
+    """Split off ``@THRESHOLD``; in the name of a file an ``@`` without a number stays."""
     head, at, number = text.rpartition("@")
     if not at:
         return text, None
     try:
         threshold = float(number)
     except ValueError:
-        if text.startswith("trace:"):
+        if text.startswith(("trace:", "lookahead:")):
             return text, None
         raise UsageError(
             f"exit rule {text!r}: threshold {number!r} is no number; write RULE@0.5"
@@ -85,6 +90,10 @@ def check_spec(spec: ExitSpec) -> None:
     if (spec.rule == "trace") != (spec.trace_file is not None):
         raise UsageError(
             f"exit rule {spec.rule!r}: exit.trace_file belongs to trace; write trace:FILE"
+        )
+    if (spec.rule == LOOKAHEAD) != (spec.predictor is not None):
+        raise UsageError(
+            f"exit rule {spec.rule!r}: exit.predictor belongs to lookahead; write lookahead:PATH"
         )
 
 
@@ -106,6 +115,13 @@ def check_exit(rule: str, threshold: float | None, rules: Mapping[str, RuleInfo]
             f"exit rule {rule!r}: unknown; {resources.nearest_hint(rule, tuple(rules))}"
         )
     allowed = rules[rule].threshold_range
+    if rule == LOOKAHEAD and threshold is not None:
+        if not 0 < threshold <= 1:
+            raise UsageError(
+                f"exit rule 'lookahead': threshold {threshold:g} is no probability to call at; use "
+                "above 0 to 1"
+            )
+        return
     if threshold is None:
         return
     if allowed is None:

@@ -17,13 +17,12 @@ class Later:
     """A key with values that are not available yet.
 
     Where ``values`` are given only those are refused, otherwise everything but ``neutral``, the
-    key's default. ``instead`` says what to do, where that is more than going back to the default.
+    key's default.
     """
 
     key: str
     neutral: Any
     values: tuple[str, ...] = ()
-    instead: str = ""
 
     def refuses(self, value: Any) -> bool:
         """Whether this value has to wait for a later version."""
@@ -31,17 +30,9 @@ class Later:
 
 
 LATER: tuple[Later, ...] = (
-    Later(
-        "exit.rule",
-        None,
-        values=("lookahead",),
-        instead="choose from `cdbench list rules`",
-    ),
     Later("engine.attention", "auto", values=("triton", "varlen", "flashinfer")),
-    Later("engine.coda_min_rows", 1, values=("auto",)),
     Later("engine.compile", False),
     Later("engine.graphs", False),
-    Later("engine.max_itl_s", None),
 )
 
 
@@ -49,6 +40,5 @@ def refuse_later(key: str, value: Any) -> None:
     """Raise UsageError where the table says that this value of a key is not available yet."""
     for later in LATER:
         if later.key == key and later.refuses(value):
-            default = "drop it" if later.neutral is None else f"use {later.neutral}"
-            instead = later.instead or default
+            instead = "drop it" if later.neutral is None else f"use {later.neutral}"
             raise UsageError(f"{key}: {value!r} is not available in this version; {instead}")

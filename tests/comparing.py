@@ -184,7 +184,7 @@ def _blocks(times: Walls, counts: Mapping[str, float]) -> list[BlockRecord]:
     found = []
     count = max((len(each) for each in times.values()), default=0)
     for index in range(count):
-        order = [*times, *reversed(times)]
+        order = [*times, *reversed(list(times))]
         for place, mode in enumerate(order):
             wall_s = times[mode][index]
             metrics = {"output_throughput": TOKENS / wall_s, "e2e": wall_s, **counts}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from cdbench.metrics.curves import CurveStage, FloatArray
+from cdbench.metrics.curves import CurvePoint, CurveStage, FloatArray, MeasuredCurves
 
 
 @dataclass(frozen=True)
@@ -52,3 +53,18 @@ class LinearCurves:
     def _check(self, rows: float) -> None:
         if rows > self.widest:
             raise ValueError(f"curve: asked for {rows:g} rows, measured up to {self.widest}")
+
+
+def measured(
+    lines: Mapping[CurveStage, Line],
+    widest: int = 64,
+    contexts: Sequence[int] = (10, 30),
+    chunk: int = 64,
+) -> MeasuredCurves:
+    """Points on such lines: at 1 and ``widest`` rows, prompts at 1 and ``chunk`` tokens."""
+    return MeasuredCurves(
+        CurvePoint(stage, rows, at, line.fixed + rows * (line.row + line.by_context * at))
+        for stage, line in lines.items()
+        for rows in {1, chunk if stage == "prefill" else widest}
+        for at in contexts
+    )

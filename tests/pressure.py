@@ -299,10 +299,16 @@ def serve(
     rng: random.Random | None = None,
     cancel_rate: float = 0.0,
     check_every: int = 1,
+    prepare: Callable[[Engine], object] | None = None,
 ) -> Served:
-    """Serve a batch tick by tick, checking in between; with an rng, cancel some on the way."""
+    """Serve a batch tick by tick, checking in between; with an rng, cancel some on the way.
+
+    ``prepare`` is given the engine before the first request.
+    """
     log = LaunchLog()
     engine = Engine(model, config, clock=tiny.StepClock(), observer=log)
+    if prepare is not None:
+        prepare(engine)
     for request in batch:
         engine.submit(request)
     served = Served(engine, {}, log)

@@ -289,7 +289,7 @@ def _timed_mode(mode: str, rate: float) -> ModeResult:
 def _live_mode(mode: str, loops: int) -> ModeResult:
     row = _timed_mode(mode.partition("@")[0], 1.0)
     depth = 1.75 if mode == "cdb" else float(loops)
-    changes = {"max_loops": loops, "width": None, "max_residents": None, "metrics": {}}
+    changes: dict[str, Any] = {"max_loops": loops, "width": None, "max_residents": None, "metrics": {}}
     return row.model_copy(update={**changes, "intervals": {}, "live": {"mean_depth": depth}})
 
 

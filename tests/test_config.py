@@ -29,8 +29,7 @@ from cdbench.later import LATER, Later
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,12}", fullmatch=True)
 PATHS = st.from_regex(r"[a-zA-Z0-9_./:-]{1,20}", fullmatch=True)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-UNAVAILABLE_RULES = {name for later in LATER if later.key == "exit.rule" for name in later.values}
-PLAIN_RULES = NAMES.filter(lambda n: n not in UNAVAILABLE_RULES | {"none", "fixed", "trace"})
+PLAIN_RULES = NAMES.filter(lambda n: n not in {"none", "fixed", "trace", "lookahead"})
 
 
 def refusal(*overrides: str, **flags: Any) -> str:
@@ -50,6 +49,7 @@ SPECS = st.one_of(
     st.builds(ExitSpec, st.just("fixed"), depth=st.integers(1, 999)),
     st.builds(ExitSpec, PLAIN_RULES, st.none() | FLOATS),
     st.builds(ExitSpec, st.just("trace"), st.none() | FLOATS, trace_file=PATHS),
+    st.builds(ExitSpec, st.just("lookahead"), st.none() | FLOATS, predictor=PATHS),
 )
 
 
@@ -86,8 +86,9 @@ def test_any_exit_text_is_read_or_refused(text: str) -> None:
         "fixed:2@0.5",
         "trace",
         "trace:",
+        "lookahead",
+        "lookahead:",
         "CDF",
-        "lookahead:gate.pt",
     ],
 )
 def test_bad_exit_texts_are_refused(text: str) -> None:
@@ -334,12 +335,9 @@ def test_contradictions_are_refused(overrides: tuple[str, ...]) -> None:
 
 
 UNAVAILABLE = {
-    "exit.rule": "lookahead:gate@0.1",
     "engine.attention": "triton",
-    "engine.coda_min_rows": "auto",
     "engine.compile": "true",
     "engine.graphs": "true",
-    "engine.max_itl_s": "0.1",
 }
 
 

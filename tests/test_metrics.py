@@ -207,8 +207,10 @@ def test_formula_by_hand(name: str) -> None:
 
 
 def test_every_metric_has_a_hand_computed_case() -> None:
-    # These have tests of their own (the last two in test_bounds.py).
+    # These have tests of their own (in test_bounds.py, and of a gate's in test_predictor.py).
     elsewhere = {"steady_throughput", "steady_decode_throughput", "floor_ms_per_loop"}
+    elsewhere |= {"predictor_precision", "predictor_recall"}
+    elsewhere |= {"predictor_exact", "predictor_depth_error"}
     assert set(METRICS) - set(BY_HAND) == elsewhere
 
 

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdbench.metrics.curves import CurveStage
 from cdbench.runtime.core import IntArray
 from cdbench.runtime.schedules.base import Launch, Schedule, Verdict, Work
 from cdbench.runtime.schedules.cdb import ContinuousDepth
+from cdbench.runtime.schedules.coda_minimum import AutoMinimum
 from cdbench.runtime.schedules.lockstep import Lockstep
+from tests.curve_fakes import Line, measured
 
 LOOP, READ_OUT, EXIT, DONE = Verdict.LOOP, Verdict.READ_OUT, Verdict.EXIT, Verdict.DONE
 
@@ -109,9 +112,22 @@ def test_lockstep_reads_out_before_it_loops_on() -> None:
     assert take(schedule, Work.CORE).residents.tolist() == [0, 2]
 
 
+def automatic(width: int) -> Schedule:
+    """A minimum that follows the exits, on curves where waiting pays."""
+    lines: dict[CurveStage, Line] = {
+        "core": Line(1.0, 0.0),
+        "coda": Line(2.0, 0.0),
+        "prelude": Line(0.1, 0.0),
+    }
+    auto = AutoMinimum(width, 2 * width, max_loops=4)
+    auto.use(measured(lines, widest=8))
+    return ContinuousDepth(width, auto=auto)
+
+
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "cdb": ContinuousDepth,
     "lockstep": lambda width, _: Lockstep(width),
+    "cdb-auto": lambda width, _: automatic(width),
 }
 
 

@@ -145,7 +145,7 @@ def test_nothing_is_best_beside_what_cannot_be_compared(change: dict[str, object
     rows = (Row((fast,)), Row((slow,)))
     assert [row.cells[0].best for row in mark_best(Table(column, rows)).rows] == [True, False]
     changed = {"low": 1.1, "high": 1.3} if change == {"low": 1.29} else change
-    rival = replace(slow, **changed)  # type: ignore[arg-type]
+    rival = replace(slow, **changed)
     assert not any(r.cells[0].best for r in mark_best(Table(column, (rows[0], Row((rival,))))).rows)
 
 

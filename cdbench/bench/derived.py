@@ -17,14 +17,16 @@ from cdbench.bench.figures import block_record
 from cdbench.bench.repeats import Answers, Repeat, StoredRepeat
 from cdbench.bench.waterfall import waterfalls_of
 from cdbench.metrics.cost import break_even
-from cdbench.metrics.curves import Curves, CurveStage
+from cdbench.metrics.curves import Curves, CurveStage, MeasuredCurves
 from cdbench.metrics.launches import with_floors
+from cdbench.metrics.riding import mixed, with_prefill_shares
+from cdbench.metrics.work import ModelWork
 from cdbench.schema import BlockRecord, BoundRecord, Comparison, Waterfall
 from cdbench.schema.cost import BreakEvenRecord
 from cdbench.schema.exits import ExitDistributions
 from cdbench.schema.looks import LooksRecord
 from cdbench.schema.repeats import ModeFacts
-from cdbench.schema.stages import StageCurves, StageFloors
+from cdbench.schema.stages import StageCurves
 from cdbench.schema.workload import RecordedWork
 from cdbench.stats.blocks import LEVEL
 from cdbench.stats.looks import looks_for
@@ -55,9 +57,9 @@ class EqualWork:
         stages: StageCurves | None,
         level: float = LEVEL,
     ) -> EqualWork:
-        """With each trace completed by the floors that the stage curves came with."""
-        floors = stages.floors if stages is not None else None
-        completed = tuple(_completed(run, facts[run.trace.mode], floors) for run in runs)
+        """With each trace completed by what the stage curves and their floors say of launches."""
+        curves = stages.curves() if stages is not None else None
+        completed = tuple(_completed(run, facts[run.trace.mode], stages, curves) for run in runs)
         return cls(completed, facts, workload, prefill_tokens, stages, level)
 
 
@@ -137,13 +139,20 @@ def _waterfall(work: EqualWork, curves: Curves) -> dict[str, Waterfall]:
     return waterfalls_of(work.runs, work.facts, work.workload, curves, work.level)
 
 
-def _completed(run: Repeat, facts: ModeFacts, floors: StageFloors | None) -> StoredRepeat:
-    """A dense model runs other stages than those whose floors are known, and stays without."""
+def _completed(
+    run: Repeat, facts: ModeFacts, stages: StageCurves | None, curves: MeasuredCurves | None
+) -> StoredRepeat:
+    """A dense model runs other stages than those that were measured, and stays without."""
     trace = run.trace
-    if floors is not None and not facts.dense:
+    if stages is None or curves is None or facts.dense:
+        return StoredRepeat(run.block, run.order, trace, facts)
+    floors = stages.floors
 
-        def floor_s(stage: str, rows: float, context: float) -> float:
-            return floors.floor_s(cast(CurveStage, stage), rows, context)
+    def floor_s(stage: str, rows: float, context: float) -> float:
+        return floors.floor_s(cast(CurveStage, stage), rows, context)
 
-        trace = with_floors(trace, floor_s)
+    trace = with_floors(trace, floor_s)
+    if mixed(trace):
+        work, loops = ModelWork(**facts.work), stages.key.max_loops
+        trace = with_prefill_shares(trace, curves, work, loops, facts.rule_computes)
     return StoredRepeat(run.block, run.order, trace, facts)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from cdbench.bench.driver import feed
 from cdbench.bench.equal_memory import residents_that_fit
+from cdbench.bench.facts import stage_costs
 from cdbench.bench.plan import Plan, Subject
 from cdbench.errors import UsageError
 from cdbench.machine.monitor import Monitor
@@ -37,6 +38,7 @@ class RecordedRequest:
     tokens: tuple[int, ...]
     executed_depths: tuple[int, ...]
     requested_depths: tuple[int, ...]
+    predicted_depths: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,12 @@ def record(request: Request, result: RequestResult) -> RecordedRequest | None:
         tokens=tuple(result.tokens),
         executed_depths=tuple(result.executed_depths),
         requested_depths=tuple(result.requested_depths),
+        predicted_depths=_as_tuple(result.predicted_depths),
     )
+
+
+def _as_tuple(depths: Sequence[int | None] | None) -> tuple[int | None, ...] | None:
+    return None if depths is None else tuple(depths)
 
 
 class TimedSubject:
@@ -86,7 +93,7 @@ class TimedSubject:
         self.engine = plan.engine(
             subject, self.log, live=False, residents=_own_cap(plan, subject, self.requests)
         )
-        self._asked = {r.id: r.requested_depths for r in workload} if subject.adaptive else {}
+        self._recorded = {r.id: r for r in workload} if subject.adaptive else {}
         self.own_vocabulary = not same_vocabulary(plan.model, subject.model)
 
     def run(self, block: int, order: int) -> TimedRun:
@@ -107,15 +114,20 @@ class TimedSubject:
         return TimedRun(block, order, self.subject, trace, results, environment)
 
     def _as_recorded(self, result: RequestResult) -> RequestResult:
-        """With the requested depths of the recorded run, where depths are replayed.
+        """With the requested and predicted depths of the recorded run, where depths are replayed.
 
         The live signal of a replayed token is that of this run's own states: beside synthetic or
         derived depths it asks for others, which nothing here acted upon.
         """
-        asked = self._asked.get(result.id)
-        if asked is None or len(asked) != len(result.tokens):
+        known = self._recorded.get(result.id)
+        if known is None or len(known.requested_depths) != len(result.tokens):
             return result
-        return replace(result, requested_depths=list(asked))
+        called = known.predicted_depths
+        return replace(
+            result,
+            requested_depths=list(known.requested_depths),
+            predicted_depths=None if called is None else list(called),
+        )
 
     def _trace(
         self, results: Sequence[RequestResult], wall_s: float, environment: RepeatEnvironment
@@ -138,7 +150,7 @@ class TimedSubject:
                 preemptions=engine.memory.counters.preemptions,
                 prefix_hit_rate=engine.cache.prefix_hit_rate,
             ),
-            costs=subject.model.network.flops_per_token(),
+            costs=stage_costs(subject),
             arrivals=self.arrivals.kind,
             cancelled_loops=sum(r.cancelled_loops for r in results),
             slo=_slo(self.plan),

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from cdbench.bench.plan import Subject
 from cdbench.metrics.work import ModelWork
-from cdbench.models.base import StagedModel
+from cdbench.models.base import StageCost, StagedModel
 from cdbench.runtime.exits import RULES, Needs
 from cdbench.schema.repeats import ModeFacts
 
@@ -17,18 +17,27 @@ from cdbench.schema.repeats import ModeFacts
 def facts_of(subject: Subject) -> ModeFacts:
     """The facts of one row."""
     needs = RULES[subject.policy.rule].needs if subject.adaptive else Needs.NOTHING
+    network = subject.model.network
     return ModeFacts(
         adaptive=subject.adaptive,
         dense=subject.mode.dense is not None,
         rule_computes=needs is not Needs.NOTHING,
         readout_every_loop=needs is Needs.LOGITS,
-        work=asdict(model_work(subject.model.network, subject.max_loops)),
+        work=asdict(model_work(network, subject.max_loops, stage_costs(subject))),
     )
 
 
-def model_work(model: StagedModel, max_loops: int) -> ModelWork:
-    """A model's costs as plain numbers, at ``max_loops`` loops."""
-    dims, costs = model.dims, model.flops_per_token()
+def stage_costs(subject: Subject) -> StageCost:
+    """F_p, F_c and F_k of a row; a gate that looks ahead is part of every loop."""
+    costs, gate = subject.model.network.flops_per_token(), subject.policy.lookahead
+    if gate is None or not subject.adaptive:
+        return costs
+    return costs._replace(core=costs.core + gate.gate.flops_per_row)
+
+
+def model_work(model: StagedModel, max_loops: int, costs: StageCost | None = None) -> ModelWork:
+    """A model's costs as plain numbers, at ``max_loops`` loops; ``costs`` default to its own."""
+    dims, costs = model.dims, costs or model.flops_per_token()
     # Without layers the coda runs for the last positions of prompts alone, as the head does.
     head = 2.0 * dims.hidden_size * dims.vocab_size if dims.coda_layers else costs.coda
     return ModelWork(

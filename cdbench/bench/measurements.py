@@ -30,6 +30,7 @@ class Measurements:
     timed; ``other_work`` says which modes were given another workload than the recorded one;
     ``failure`` is the error that ended the run early, if one did.
     ``characters_per_token`` is known of modes that have the same text in tokens of their own.
+    ``schedule_notes`` are what schedules say of how they ran, by mode.
     """
 
     live: dict[str, LivePass] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Measurements:
     characters_per_token: dict[str, float] = field(default_factory=dict)
     stages: StageCurves | None = None
     flags: list[str] = field(default_factory=list)
+    schedule_notes: dict[str, str] = field(default_factory=dict)
     warm_up_s: float = 0.0
     interrupted: bool = False
     failure: str | None = None

@@ -22,6 +22,8 @@ def exit_settings(policy: ExitPolicy) -> ExitSettings:
         min_loops=policy.min_loops,
         lag=policy.lag,
         depth=policy.depth,
+        lookahead=None if policy.lookahead is None else str(policy.lookahead),
+        lookahead_sha256=None if policy.lookahead is None else policy.lookahead.sha256,
     )
 
 
@@ -75,6 +77,8 @@ def _note(plan: Plan, measured: Measurements, subject: Subject) -> str | None:
             f"another vocabulary: the same text cut or repeated to the same token counts, "
             f"{measured.characters_per_token[subject.label]:.2f} characters per token"
         )
+    if subject.label in measured.schedule_notes:
+        notes.append(measured.schedule_notes[subject.label])
     if subject.mode.dense == UNROLLED:
         notes.append(
             f"the same model with {plan.max_loops} copies of its core: what it would cost if its "

@@ -54,6 +54,7 @@ class TimedPart:
         self._describe()
         self._warm_up()
         self._prepare_stages()
+        self._hand_out_curves()
         repeats = self.plan.config.repeats
         looks = None if repeats.interval is None else looks_for(repeats.blocks, repeats.interval)
         blocks = repeats.blocks if looks is None else looks.max_blocks
@@ -147,10 +148,37 @@ class TimedPart:
                 f"waterfall: {why}"
             )
 
+    def _hand_out_curves(self) -> None:
+        """Let engines decide by the curves as they are before the first block, in all blocks.
+
+        A dense model runs other stages.
+        """
+        sizes = self.plan.config.engine
+        if sizes.coda_min_rows != "auto" and sizes.max_itl_s is None:
+            return
+        stages = self._meter.curves() if self._meter is not None else self.measured.stages
+        if stages is None:
+            return
+        curves = stages.curves()
+        for timed in self.timed:
+            if timed.subject.mode.dense is not None:
+                continue
+            try:
+                timed.engine.use_curves(curves, stages.key.max_loops)
+            except ValueError as error:
+                self.measured.flags.append(
+                    f"mode {timed.subject.label} decides without the stage curves: {error}"
+                )
+
     def _stages_matter(self) -> bool:
-        """Whether anything is held against them: another loop count or schedule over ``static``."""
+        """Whether they decide anything, or anything is held against them.
+
+        That is another loop count or schedule over ``static``.
+        """
         looped = [s.subject.label for s in self.timed if s.subject.mode.dense is None]
         later = any(len(r.tokens) > 1 for r in self.measured.workload)
+        if self.plan.config.engine.coda_min_rows == "auto" and "cdb" in looped:
+            return later
         ratios = self.measured.arrivals.wall_ratios_allowed
         return ratios and later and "static" in looped and len(looped) > 1
 
@@ -181,6 +209,9 @@ class TimedPart:
     def _finish(self) -> None:
         if self._meter is not None and self._meter.passes:
             self.measured.stages = self._meter.curves()
+        self.measured.schedule_notes = {
+            t.subject.label: note for t in self.timed if (note := t.engine.schedule.note)
+        }
         self.measured.other_work = [
             f"mode {t.subject.label}: {why}"
             for t in self.timed

@@ -99,7 +99,7 @@ def _demo(name: str) -> Item:
         **dict.fromkeys(DEMO_KEYS),
         "name": name,
         "model_type": config.get("model_type"),
-        "weight_bytes": sum(file.stat().st_size for file in directory.glob("*.safetensors")),
+        "weight_bytes": sum(file.stat().st_size for file in directory.glob("model*.safetensors")),
         **_sizes(config),
     }
 

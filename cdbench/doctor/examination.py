@@ -143,6 +143,11 @@ def _policy(config: RunConfig, model: LoadedModel) -> ExitPolicy:
     if spec is not None:
         check_exit(spec.rule, spec.threshold, RULES)
     policy = exit_policy(config, model, None)
+    if policy.lookahead is not None:
+        raise UsageError(
+            "exit rule 'lookahead': doctor tries rules by themselves; name "
+            f"{policy.rule}@{policy.threshold:g}, and judge the gate with `cdbench predictor judge`"
+        )
     check_policy(policy, model.network.dims, model.network.dims.max_loops)
     return policy
 

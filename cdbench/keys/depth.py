@@ -13,15 +13,15 @@ from pydantic import (
 
 from cdbench.errors import UsageError
 from cdbench.grammar import (
+    LOOKAHEAD,
     ExitSpec,
     check_spec,
     parse_exit,
     parse_kv,
 )
 from cdbench.keys.section import Bytes, FileName, Section
-from cdbench.later import refuse_later
 
-RULE_KEYS = ("threshold", "depth", "trace_file")
+RULE_KEYS = ("threshold", "depth", "trace_file", "predictor")
 """Keys of ``exit`` that mean something only together with the rule they were written for."""
 
 
@@ -51,14 +51,19 @@ class ExitConfig(Section):
 
     rule: str | None = Field(
         None,
-        description="Exit rule: none, fixed:D, RULE, RULE@THRESHOLD or trace:FILE[@THRESHOLD]; "
-        "null takes the one on the model's card",
+        description="Exit rule: none, fixed:D, RULE, RULE@THRESHOLD, trace:FILE[@THRESHOLD] or "
+        "lookahead:PATH[@THRESHOLD]; null takes the one on the model's card",
     )
     threshold: float | None = Field(
         None, description="Threshold of the rule, in the unit of its signal; null takes its default"
     )
     depth: int | None = Field(None, ge=1, description="Loops per later token, for rule fixed")
     trace_file: FileName | None = Field(None, description="File of recorded depths, for rule trace")
+    predictor: FileName | None = Field(
+        None,
+        description="Gate of `cdbench predictor fit`, for rule lookahead: its directory, or a demo "
+        "model that has one",
+    )
     min_loops: int = Field(1, ge=1, description="Floor on the executed depth, in loops")
     max_loops: int | None = Field(
         None, ge=1, description="Loops per token at full depth (R); null takes the model's own"
@@ -75,11 +80,17 @@ class ExitConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.rule is None:
-            if self.depth is not None or self.trace_file is not None:
-                raise UsageError("exit.rule: missing beside depth or trace_file; name the rule")
+            if any(value is not None for value in (self.depth, self.trace_file, self.predictor)):
+                raise UsageError(
+                    "exit.rule: missing beside depth, trace_file or predictor; name the rule"
+                )
         else:
-            refuse_later("exit.rule", self.rule)
-            check_spec(ExitSpec(self.rule, self.threshold, self.depth, self.trace_file))
+            check_spec(self._spec(self.rule))
+        if self.rule == LOOKAHEAD and self.lag == 0:
+            raise UsageError(
+                "exit.lag: 0 beside rule lookahead: at lag 0 a rule's own decision is on time, and "
+                "earlier than the gate's; use --exit-lag 1"
+            )
         for key, loops in (("min_loops", self.min_loops), ("depth", self.depth)):
             if loops is not None and self.max_loops is not None and loops > self.max_loops:
                 raise UsageError(
@@ -96,7 +107,10 @@ class ExitConfig(Section):
         """The rule as ``--exit`` has it; None where the model's card decides."""
         if self.rule is None:
             return None
-        return ExitSpec(self.rule, self.threshold, self.depth, self.trace_file)
+        return self._spec(self.rule)
+
+    def _spec(self, rule: str) -> ExitSpec:
+        return ExitSpec(rule, self.threshold, self.depth, self.trace_file, self.predictor)
 
 
 class KvConfig(Section):

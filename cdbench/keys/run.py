@@ -149,6 +149,7 @@ class RunConfig(Section):
                 "layers: changes the model, so the checkpoint's weights do not fit; add weights: "
                 "random:SEED"
             )
+        self._check_coda_minimum()
         if self.equal == "memory" and self.kv.budget_bytes is self.kv.budget_fraction is None:
             raise UsageError(
                 "equal: memory needs a KV budget to share; add kv.budget_bytes or budget_fraction"
@@ -164,6 +165,14 @@ class RunConfig(Section):
         for later in LATER:
             refuse_later(later.key, value_at(self, later.key))
         return self
+
+    def _check_coda_minimum(self) -> None:
+        timed = "equal" in self.work and any(mode.kind == "cdb" for mode in self.resolved_modes)
+        if self.engine.coda_min_rows == "auto" and timed and self.stages == "none":
+            raise UsageError(
+                "engine.coda_min_rows: auto chooses from stage curves, which stages: none leaves "
+                "out; use stages: measure or a saved file, or give a number of rows"
+            )
 
     def _refuse_equal_only(self) -> None:
         """What says something of equal work alone is refused beside live work alone."""

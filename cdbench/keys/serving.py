@@ -42,7 +42,8 @@ class EngineConfig(Section):
     )
     coda_min_rows: int | Literal["auto"] = Field(
         1,
-        description="Exited tokens that a coda launch waits for, in rows; or auto",
+        description="Exited tokens that a coda launch waits for, in rows; auto chooses from the "
+        "stage curves and the exits of the run (needs stages)",
     )
     min_free_residents: Rows = Field(
         default_factory=_default_min_free,
@@ -50,7 +51,12 @@ class EngineConfig(Section):
     )
     prefill_tokens: Tokens = Field(512, description="Most prompt tokens of one prefill launch")
     max_itl_s: Seconds | None = Field(
-        None, description="Longest gap between tokens that a prefill may cause, in seconds"
+        None,
+        description="Longest gap between tokens that prompts may cause, in seconds; null: prompts "
+        "go first",
+    )
+    ride: bool = Field(
+        False, description="Let prompt chunks share core launches with decode rows, in every mode"
     )
     graphs: bool = Field(False, description="Capture launches as CUDA graphs")
     compile: bool = Field(False, description="Compile the stages with torch.compile")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdbench.metrics import depth, energy, latency, launches, memory, rates
+from cdbench.metrics import depth, energy, latency, launches, memory, predictor, rates
 from cdbench.metrics.compared import COMPARED as COMPARED
 from cdbench.metrics.compared import Description as Description
 from cdbench.metrics.compared import Direction as Direction
@@ -61,6 +61,7 @@ def _latency(
 
 _REQUESTS = ("requests",)
 _LAUNCHES = ("launches",)
+_PREDICTED = ("requests", "lookahead")
 
 _ALL = (
     _latency(
@@ -243,6 +244,38 @@ _ALL = (
         "Σ executed depths of later tokens + loops of stop and cancelled tokens",
         _REQUESTS,
         depth.token_loops,
+    ),
+    Metric(
+        "predictor_precision",
+        "fraction",
+        "up",
+        "exits called that the rule asked for by then / exits called, before R",
+        _PREDICTED,
+        predictor.predictor_precision,
+    ),
+    Metric(
+        "predictor_recall",
+        "fraction",
+        "up",
+        "exits called in time / exits that the rule asked for before R",
+        _PREDICTED,
+        predictor.predictor_recall,
+    ),
+    Metric(
+        "predictor_exact",
+        "fraction",
+        "up",
+        "later tokens at exactly the depth due, max(2, requested) / later tokens",
+        _PREDICTED,
+        predictor.predictor_exact,
+    ),
+    Metric(
+        "predictor_depth_error",
+        "loops",
+        "down",
+        "mean |executed − max(2, requested)| of later tokens; a least value where a call was early",
+        _PREDICTED,
+        predictor.predictor_depth_error,
     ),
     Metric(
         "core_launches",

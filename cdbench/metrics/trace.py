@@ -66,7 +66,8 @@ class RequestTrace(Protocol):
 class LaunchTrace(Protocol):
     """One batched forward of one stage. ``depth_counts[k-1]``: decode rows at loop k (core).
 
-    ``context``: positions that its longest row attends to. ``runnable``: requests resident or
+    ``context``: positions that its longest row attends to, its longest decode row where it mixes
+    prompt and decode rows. ``runnable``: requests resident or
     waiting when it started; below the cap it belongs to the fill or the drain.
     """
 

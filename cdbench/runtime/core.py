@@ -10,10 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from cdbench.runtime.lookahead import Lookahead
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -43,6 +46,7 @@ class ExitPolicy:
 
     ``threshold`` is None for rules without one (``none``, ``fixed``, ``trace``). ``lag`` 0 ends a
     token after the loop that decided so, 1 after the next. ``depth`` belongs to rule ``fixed``.
+    With ``lookahead``, at lag 1, a gate calls some of the rule's exits one loop before it asks.
     """
 
     rule: str = "none"
@@ -50,6 +54,7 @@ class ExitPolicy:
     min_loops: int = 1
     lag: int = 0
     depth: int | None = None
+    lookahead: Lookahead | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,8 @@ class RequestResult:
     where the very first token is the stop, because that token's loops are the prompt's.
     ``cancelled_loops`` are those of a token in flight when the request was cancelled. A refused
     request has ``error`` set and no tokens. ``text`` is None without a tokenizer.
+    ``predicted_depths`` is None without a lookahead gate; else, aligned with ``tokens``, the depth
+    at which it called an exit, R where it called none, None where it was not asked.
     """
 
     id: str
@@ -123,6 +130,7 @@ class RequestResult:
     task: str | None = None
     doc_id: int | None = None
     cancelled_loops: int = 0
+    predicted_depths: list[int | None] | None = None
 
     @property
     def token_loops(self) -> int:
@@ -136,11 +144,11 @@ class RequestResult:
 class LaunchRecord(NamedTuple):
     """One launch as it ran. ``decode_loops`` are the loops of its decode rows (core only).
 
-    ``context`` is the positions that its longest row attends to, itself included: attention that
-    pads costs that for every row. ``runnable`` is how many requests were resident or waiting when
-    it was launched: below the cap the launch belongs to the fill or the drain. ``start_s`` is on
-    the engine's clock. It is a plain tuple because one is made at every launch while the clock
-    runs.
+    ``context`` is the positions that its longest row attends to, itself included (its longest
+    decode row, beside a chunk that rides): attention that pads costs that for every row.
+    ``runnable`` is how many requests were resident or waiting when it was launched: below the cap
+    the launch belongs to the fill or the drain. ``start_s`` is on the engine's clock. It is a plain
+    tuple because one is made at every launch while the clock runs.
     """
 
     stage: Stage

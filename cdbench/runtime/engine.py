@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
 
 import numpy as np
 import torch
 
 from cdbench.errors import UsageError
 from cdbench.grammar import parse_mode
+from cdbench.metrics.curves import MeasuredCurves
 from cdbench.models.base import StagedModel
 from cdbench.runtime.admission import check_request
 from cdbench.runtime.arrivals import Arrivals
@@ -42,6 +45,7 @@ from cdbench.runtime.core import (
 from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.memory import Memory, MemoryCounters
 from cdbench.runtime.modes import adapt, make_schedule, mode_loops
+from cdbench.runtime.pacing import Pacing
 from cdbench.runtime.prefill import FirstTokens, PrefillJob
 from cdbench.runtime.residents import Residents
 from cdbench.runtime.results import Detokenize, Ended, ended, first_stop, refused, withdrawn
@@ -56,8 +60,10 @@ class EngineConfig:
     ``width`` defaults to ``max_residents``; ``min_free_residents`` to width / 8, rounded up;
     ``max_loops`` to the mode's or the model's. Without ``kv_budget_bytes`` the pool grows as
     needed; with one, ``kv_host_bytes`` limits what may be moved to host memory under pressure
-    (None: no limit). ``prefix_cache`` reuses the KV of equal prompt prefixes. ``first_token`` is
-    full or select, ``state_init`` zero or random.
+    (None: no limit). ``prefix_cache`` reuses the KV of equal prompt prefixes. ``coda_min_rows``
+    ``auto`` is 1 until ``use_curves``. ``max_itl_s`` bounds what prompts may add to the gap between
+    tokens, ``ride`` lets their chunks share core launches. ``first_token`` is full or select,
+    ``state_init`` zero or random.
     """
 
     mode: str = "cdb"
@@ -69,8 +75,10 @@ class EngineConfig:
     prefix_cache: bool = False
     max_loops: int | None = None
     prefill_tokens: int = 2048
-    coda_min_rows: int = 1
+    coda_min_rows: int | Literal["auto"] = 1
     min_free_residents: int | None = None
+    max_itl_s: float | None = None
+    ride: bool = False
     first_token: str = "full"
     state_init: str = "zero"
 
@@ -122,7 +130,18 @@ class Engine:
             observer,
             random_state=config.state_init == "random",
         )
-        self.schedule = make_schedule(self.mode, self.width, config.coda_min_rows)
+        self.schedule = make_schedule(
+            self.mode, self.width, config.coda_min_rows, config.max_residents, self.max_loops
+        )
+        self.pacing: Pacing | None = None
+        if config.max_itl_s is not None:
+            self.pacing = Pacing(
+                config.max_itl_s,
+                self.residents,
+                self.width,
+                config.prefill_tokens,
+                mixes_depths=self.mode.kind == "cdb",
+            )
         self.memory = Memory(
             self.cache, self.residents, self.runner, self.schedule, config.kv_host_bytes
         )
@@ -188,9 +207,24 @@ class Engine:
         return len(self._done)
 
     def start_afresh(self) -> None:
-        """Empty the prefix cache and set all counters to zero, before a repeat."""
+        """Empty the prefix cache, reset counters, forget what was learned: before a repeat."""
         self.cache.start_afresh()
         self.memory.counters = MemoryCounters()
+        self.schedule.start_afresh()
+        if self.pacing is not None:
+            self.pacing.start_afresh()
+
+    def use_curves(self, curves: MeasuredCurves, prompt_loops: int) -> None:
+        """Decide by these launch times from now on: ``coda_min_rows: auto`` and ``max_itl_s``.
+
+        ``prompt_loops``: loops of the prompts whose chunks were measured.
+
+        Raises:
+            ValueError: they do not reach the width.
+        """
+        self.schedule.use_curves(curves)
+        if self.pacing is not None:
+            self.pacing.use_curves(curves, prompt_loops)
 
     # One tick.
 
@@ -200,7 +234,9 @@ class Engine:
         self._arrivals.arrive(self.clock.now())
         if self.memory.preempted:
             self.memory.restore()
-        launch = self.schedule.next_launch(prefill_offered=self._offers_prefill())
+        offered = self._offers_prefill()
+        rides = offered and self.config.ride and self._job is not None and self._job.may_ride
+        launch = self.schedule.next_launch(prefill_offered=offered, may_ride=rides)
         if launch is None:
             next_s = self._arrivals.next_s
             if next_s is not None:
@@ -209,17 +245,25 @@ class Engine:
         self.runner.runnable = (
             self.residents.occupied_count + len(self.memory.preempted) + len(self._arrivals.waiting)
         )
-        if launch.work is Work.PREFILL:
-            self._prefill()
+        if self.pacing is None:
+            self._carry_out(launch)
             return True
+        began_s = self.clock.now()
+        prompt_tokens = self._carry_out(launch)
+        self.pacing.saw(launch, prompt_tokens, began_s, self.clock.now())
+        return True
+
+    def _carry_out(self, launch: Launch) -> int:
+        """Run a launch and route its rows; the prompt tokens that were in it."""
+        if launch.work is Work.PREFILL:
+            return self._prefill()
         launch = self.memory.make_room(launch, self._preparing, self._finish_prefill)
         if not launch.residents.size:
-            return True
+            return 0
         if launch.work is Work.CORE:
-            self._core(launch)
-        else:
-            self._coda(launch)
-        return True
+            return self._core(launch)
+        self._coda(launch)
+        return 0
 
     def _preparing(self) -> set[int]:
         """The residents whose prompts are running."""
@@ -228,24 +272,41 @@ class Engine:
     def _offers_prefill(self) -> bool:
         """A job under way, or enough free residents for waiting requests to be worth a launch."""
         if self._job is not None:
-            return True
+            return self._is_in_time()
         free, waiting = self.residents.free_count, self._arrivals.waiting
         if not waiting or not free:
             return False
         enough = min(self.min_free, len(waiting))
         if free < enough and self.residents.occupied_count:
             return False
-        return self.memory.can_admit(waiting[0])
+        return self._is_in_time() and self.memory.can_admit(waiting[0])
 
-    def _prefill(self) -> None:
+    def _is_in_time(self) -> bool:
+        """Whether ``max_itl_s`` leaves room for the prompt tokens of the launch that comes next."""
+        if self.pacing is None:
+            return True
+        preparing = self._preparing()
+        decoding = np.setdiff1d(self.residents.occupied, list(preparing))
+        if self._job is not None:
+            tokens = self._job.next_tokens
+        else:
+            coming = islice(self._arrivals.waiting, self.residents.free_count)
+            tokens = sum(len(request.prompt) for request in coming)
+            tokens = min(tokens, self.pacing.chunk_tokens(decoding.size))
+        return self.pacing.allows(decoding, tokens, len(preparing), self.clock.now())
+
+    def _prefill(self) -> int:
+        """Make a prefill's next launch; the prompt tokens that were in it."""
         if self._job is None:
             self._job = self._admit()
-        job, first = self._job, self._job.step()
+        job, tokens = self._job, self._job.next_tokens
+        first = job.step()
         if first is not None:
             self._job = None
             for r, ids in job.prompts.items():
                 self.cache.close_prompt(r, ids, self.residents.request(r).positions)
             self._take_first_tokens(first)
+        return tokens
 
     def _finish_prefill(self) -> None:
         while self._job is not None:
@@ -266,11 +327,14 @@ class Engine:
             prompts[resident], starts[resident] = ids, cached
             room -= ids.size - cached
         self.residents.upload()
+        chunk_tokens = self.config.prefill_tokens
+        if self.pacing is not None:
+            chunk_tokens = self.pacing.chunk_tokens(self.schedule.in_flight)
         return PrefillJob(
             self.runner,
             prompts,
             self.max_loops,
-            self.config.prefill_tokens,
+            chunk_tokens,
             select_first=self.config.first_token == "select",
             starts=starts,
         )
@@ -282,16 +346,25 @@ class Engine:
         full = np.full_like(first.residents, self.max_loops)
         self._take_tokens(first.residents, first.tokens, first.logprobs, full, first.depths)
 
-    def _core(self, launch: Launch) -> None:
+    def _core(self, launch: Launch) -> int:
+        """Run a loop, with the chunk that rides in it; the prompt tokens of that."""
         res = self.residents
         rows = launch.residents
-        met = self.runner.core(rows)
+        job = self._job if launch.rides else None
+        # Making room may have brought the job to its end.
+        if job is not None and job.may_ride:
+            prompt_tokens, met = job.next_tokens, job.ride(rows)
+        else:
+            prompt_tokens, met = 0, self.runner.core(rows)
         exited = res.decide(rows, met)
+        if res.foresight.any:
+            res.look_ahead(rows, self.runner.calls & ~exited)
         verdicts = np.where(exited, Verdict.EXIT, Verdict.LOOP)
         if res.any_reads_out:
             # A readout may be what decides; if this loop is the exit it is the token's coda too.
             verdicts[res.reads_out[rows] & ~exited] = Verdict.READ_OUT
         self.schedule.signals(launch, verdicts)
+        return prompt_tokens
 
     def _coda(self, launch: Launch) -> None:
         res = self.residents
@@ -330,6 +403,8 @@ class Engine:
                 logprobs[listed],
             )
         res.outputs.append(*entry, self.clock.now())
+        if res.foresight.any:
+            res.keep_predictions(entry[0])
         finishing = stopped | (res.outputs.count[rows] >= res.limit[rows])
         if res.any_stop_strings:
             watched = res.has_stop_strings[rows]
@@ -403,7 +478,7 @@ def check_config(config: EngineConfig) -> None:
         "max_residents": config.max_residents,
         "width": config.width,
         "prefill_tokens": config.prefill_tokens,
-        "coda_min_rows": config.coda_min_rows,
+        "coda_min_rows": 1 if config.coda_min_rows == "auto" else config.coda_min_rows,
         "min_free_residents": config.min_free_residents,
         "max_loops": config.max_loops,
         "kv.budget_bytes": config.kv_budget_bytes,

@@ -122,6 +122,13 @@ class TraceDepth(ScriptedRule):
     summary = "recorded tokens at their recorded depths (trace:FILE)"
 
 
+class LookaheadCalls(ScriptedRule):
+    """A name alone: what runs is the rule that a gate looks ahead for (``lookahead.py``)."""
+
+    name = "lookahead"
+    summary = "a gate says one loop ahead that its rule will be met (lookahead:PATH), at lag 1"
+
+
 class CumulativeExit(ExitRule):
     """Ouro's rule: leave once the exit probabilities so far add up to the threshold.
 
@@ -318,6 +325,7 @@ RULES: dict[str, ExitRule] = {
         HaltingMass(),
         Confidence(),
         Margin(),
+        LookaheadCalls(),
     )
 }
 
@@ -347,6 +355,7 @@ def check_policy(policy: ExitPolicy, dims: ModelDims, max_loops: int) -> None:
         )
     _check_threshold(rule, policy.threshold)
     _check_loops(policy, max_loops)
+    _check_lookahead(policy, dims, max_loops)
 
 
 def _check_threshold(rule: ExitRule, threshold: float | None) -> None:
@@ -367,3 +376,44 @@ def _check_loops(policy: ExitPolicy, max_loops: int) -> None:
         raise UsageError(f"min_loops {policy.min_loops}: out of range; use 1 to {max_loops} loops")
     if policy.rule == "fixed" and not (policy.depth and 1 <= policy.depth <= max_loops):
         raise UsageError(f"exit rule 'fixed:{policy.depth}': use a depth of 1 to {max_loops} loops")
+
+
+def check_looks_ahead(rule: str) -> None:
+    """Raise UsageError where no gate can look ahead for this rule."""
+    needs = RULES[rule].needs
+    if needs is Needs.NOTHING:
+        raise UsageError(
+            f"exit rule {rule!r}: has no signal to look ahead for; name one with a threshold"
+        )
+    if needs is Needs.LOGITS:
+        raise UsageError(
+            f"exit rule {rule!r}: reads out at every loop, which costs more than the late exit "
+            "that looking ahead saves; use a rule on the gate, the states or the halting mass"
+        )
+
+
+def _check_lookahead(policy: ExitPolicy, dims: ModelDims, max_loops: int) -> None:
+    gate = policy.lookahead
+    if gate is None:
+        if policy.rule == LookaheadCalls.name:
+            raise UsageError(
+                "exit rule 'lookahead': needs the gate that looks ahead; write lookahead:PATH"
+            )
+        return
+    where = f"lookahead {gate.source}"
+    check_looks_ahead(policy.rule)
+    if policy.lag != 1:
+        raise UsageError(
+            f"{where}: at exit lag 0 the rule's own decision is on time and earlier than the "
+            f"gate's; use --exit-lag 1, or --exit {policy.rule}@{policy.threshold:g}"
+        )
+    for what, trained, has in (
+        ("rule", f"{gate.rule}@{gate.rule_threshold:g}", f"{policy.rule}@{policy.threshold:g}"),
+        ("R", gate.max_loops, max_loops),
+        ("state size", gate.gate.inputs - 1, dims.hidden_size),
+    ):
+        if trained != has:
+            raise UsageError(
+                f"{where}: {what} is {has} here, the gate was trained for {trained}; "
+                "fit another with `cdbench predictor`"
+            )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -186,7 +186,7 @@ class Memory:
         """Move a resident to host memory, out of the launch or out of the schedule's queues."""
         mine = launch.residents == resident
         if mine.any():
-            launch = Launch(launch.work, launch.residents[~mine])
+            launch = replace(launch, residents=launch.residents[~mine])
             place = Verdict.LOOP if launch.work is Work.CORE else Verdict.EXIT
         else:
             place = self.schedule.leave(np.array([resident]))[0]

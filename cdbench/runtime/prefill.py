@@ -1,20 +1,23 @@
 """Loop-major prefill: loop k over all chunks, states kept, then loop k + 1.
 
 At loop k prompt tokens read one another's loop-k keys under every KV layout, so cutting a prompt
-into chunks inside a loop changes nothing. A job is one pack of admitted prompts; it is a generator
-with one launch per step, so that the schedule may put decode launches between them.
+into chunks inside a loop changes nothing. A job is one pack of admitted prompts; it makes one
+launch a step, so that the schedule may put decode launches between them. A step at a loop may also
+ride in a core launch of the decode rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from cdbench.runtime.attention.sdpa import Segment
-from cdbench.runtime.core import FloatArray, IntArray
+from cdbench.runtime.core import BoolArray, FloatArray, IntArray
 from cdbench.runtime.first_token import Selection
 from cdbench.runtime.runner import PrefillChunk, Runner
 
@@ -30,6 +33,15 @@ class FirstTokens:
     tokens: IntArray
     logprobs: FloatArray
     depths: IntArray
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One launch of a job: over ``chunk`` at ``loop``, or at a boundary stage (None)."""
+
+    run: Callable[[], object]
+    chunk: PrefillChunk | None = None
+    loop: int | None = None
 
 
 class PrefillJob:
@@ -57,12 +69,37 @@ class PrefillJob:
         self.chunks = [self._chunk(segments) for segments in cut(spans, chunk_tokens)]
         self.residents = np.array(self.order, dtype=np.int64)
         self.selection = Selection(runner, self.residents, max_loops) if select_first else None
-        self._steps = self._launches()
+        self._left = deque(self._steps())
 
     def step(self) -> FirstTokens | None:
         """Run one launch; the first tokens once the last has run."""
-        next(self._steps, None)
+        if self._left:
+            self._left.popleft().run()
         return self.result
+
+    @property
+    def next_tokens(self) -> int:
+        """Prompt tokens of the launch that comes next; 0 where only last positions are read."""
+        chunk = self._left[0].chunk if self._left else None
+        return 0 if chunk is None else chunk.ids.size
+
+    @property
+    def may_ride(self) -> bool:
+        """Whether the launch that comes next is a core launch, which decode rows can share."""
+        return bool(self._left) and self._left[0].loop is not None
+
+    def ride(self, rows: IntArray) -> BoolArray:
+        """Run the step that comes next in one core launch with these decode rows.
+
+        True where a decode row's rule is met, as ``Runner.core`` has it. ``may_ride`` must hold.
+        """
+        step = self._left.popleft()
+        assert step.chunk is not None
+        assert step.loop is not None, "only a step at a loop may ride"
+        watch = self.selection is not None
+        met, chunk_met = self.runner.core_with_chunk(rows, step.chunk, step.loop, watch)
+        self._observe(step.chunk, step.loop, chunk_met)
+        return met
 
     def _chunk(self, segments: list[Segment]) -> PrefillChunk:
         ids = np.concatenate(
@@ -75,21 +112,31 @@ class PrefillJob:
         who = np.array([s.resident for s in segments], np.int64)
         return PrefillChunk(segments, ids, last[ends], who[ends])
 
-    def _launches(self) -> Iterator[None]:
-        runner = self.runner
+    def _steps(self) -> Iterator[_Step]:
+        runner, selects = self.runner, self.selection is not None
         for chunk in self.chunks:
-            runner.prefill_prelude(chunk, select_first=self.selection is not None)
-            yield
+            yield _Step(partial(runner.prefill_prelude, chunk, select_first=selects), chunk)
         for loop in range(1, self.max_loops + 1):
             for chunk in self.chunks:
-                met = runner.prefill_core(chunk, loop, watch=self.selection is not None)
-                if self.selection is not None:
-                    self.selection.observe(chunk, loop, met)
-                yield
-        for chunk in self.chunks:
-            # Without layers the coda runs for the last positions alone.
-            if runner.prefill_coda(chunk):
-                yield
+                yield _Step(partial(self._core, chunk, loop), chunk, loop)
+        if runner.model.dims.coda_layers:
+            for chunk in self.chunks:
+                yield _Step(partial(runner.prefill_coda, chunk), chunk)
+        yield _Step(self._finish)
+
+    def _core(self, chunk: PrefillChunk, loop: int) -> None:
+        met = self.runner.prefill_core(chunk, loop, watch=self.selection is not None)
+        self._observe(chunk, loop, met)
+
+    def _observe(self, chunk: PrefillChunk, loop: int, met: BoolArray) -> None:
+        if self.selection is not None:
+            self.selection.observe(chunk, loop, met)
+
+    def _finish(self) -> None:
+        if not self.runner.model.dims.coda_layers:
+            # The coda runs for the last positions alone; what was gathered of the loops is its.
+            for chunk in self.chunks:
+                self.runner.prefill_coda(chunk)
         self.result = self._first_tokens()
 
     def _first_tokens(self) -> FirstTokens:

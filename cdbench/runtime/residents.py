@@ -19,6 +19,7 @@ from torch import Tensor
 from cdbench.models.base import ModelDims
 from cdbench.runtime.core import BoolArray, ExitPolicy, FloatArray, IntArray, Request
 from cdbench.runtime.exits import RULES, ExitRule, Needs
+from cdbench.runtime.lookahead import FIRST_CALLED, Foresight
 from cdbench.runtime.sampling import stream_key
 
 NOT_FORCED = -1
@@ -49,7 +50,7 @@ LINES = {
     "scripted_depth": 0,
 }
 """The arrays with a line per resident, and what pads a line of those that can widen."""
-OUTPUTS = ("tokens", "executed", "requested", "logprobs", "token_s")
+OUTPUTS = ("tokens", "executed", "requested", "logprobs", "token_s", "predicted")
 UNASKED = np.iinfo(np.int64).max
 """A depth no token reaches: the rule has not asked for an exit."""
 RULE_LIST: list[ExitRule] = list(RULES.values())
@@ -66,11 +67,15 @@ class SavedResident:
     lines: dict[str, Any]
     outputs: dict[str, Any]
     memory: Tensor | None
+    foresight: dict[str, Any]
 
 
 @dataclass
 class Outputs:
-    """What each resident has produced, ``[residents, tokens]``; ``count`` entries are filled."""
+    """What each resident has produced, ``[residents, tokens]``; ``count`` entries are filled.
+
+    ``predicted`` has the depths that lookahead gates called, 0 where none was asked.
+    """
 
     count: IntArray
     tokens: IntArray
@@ -78,6 +83,7 @@ class Outputs:
     requested: IntArray
     logprobs: FloatArray
     token_s: FloatArray
+    predicted: IntArray
 
     @staticmethod
     def empty(residents: int, tokens: int) -> Outputs:
@@ -89,6 +95,7 @@ class Outputs:
             np.zeros(shape, np.int64),
             np.zeros(shape, np.float64),
             np.zeros(shape, np.float64),
+            np.zeros(shape, np.int64),
         )
 
     def append(
@@ -151,6 +158,7 @@ class Residents:
         self.memories: dict[int, Tensor] = {}
         """By rule index, what it remembers of each resident; made when a rule first comes."""
         self._memory_starts: dict[int, Tensor] = {}
+        self.foresight = Foresight(capacity, max_loops)
         # Sampling and stopping.
         self.temperature = np.zeros(capacity)
         self.top_k = np.zeros(capacity, np.int64)
@@ -205,6 +213,7 @@ class Residents:
             {name: getattr(self, name)[r].copy() for name in LINES},
             {name: getattr(self.outputs, name)[r, :count].copy() for name in OUTPUTS},
             None if memory is None else memory[r].to("cpu", copy=True),
+            self.foresight.save(r),
         )
         self.free(r)
         return saved
@@ -226,6 +235,7 @@ class Residents:
         self.outputs.count[r] = saved.outputs["tokens"].size
         if saved.memory is not None:
             self.memories[int(self.rule[r])][r] = saved.memory.to(self.device)
+        self.foresight.restore(r, saved.foresight)
         self.upload()
         return r
 
@@ -259,6 +269,8 @@ class Residents:
         self.requested[residents] = UNASKED
         self.is_scripted[residents] = scripted > 0
         self.exit_at[residents] = np.where(scripted > 0, scripted, self.max_loops)
+        if self.foresight.any:
+            self.foresight.start_tokens(residents)
 
     def begin_first_tokens(self, residents: IntArray) -> None:
         """The same for the tokens read from the prompts' last positions."""
@@ -295,6 +307,29 @@ class Residents:
         leaves = np.where(self.is_scripted[residents], UNASKED, leaves)
         self.exit_at[residents] = np.minimum(self.exit_at[residents], leaves)
 
+    def look_ahead(self, residents: IntArray, calls: BoolArray) -> None:
+        """Take the gates' calls for the next loop, once the tests after this one are recorded.
+
+        A call counts where the next loop reaches the floor and the rule has not asked by itself,
+        at a depth that a gate could have called.
+        """
+        foresight, loop = self.foresight, self.loop[residents]
+        asked = self.requested[residents] <= loop
+        foresight.settle(residents, loop, asked)
+        late = asked & (loop >= FIRST_CALLED)
+        calls = calls & ~late & (loop + 1 >= self.min_loops[residents])
+        called = residents[calls]
+        if called.size:
+            depth = loop[calls] + 1
+            foresight.called[called] = depth
+            leaves = np.where(self.is_scripted[called], UNASKED, depth)
+            self.exit_at[called] = np.minimum(self.exit_at[called], leaves)
+
+    def keep_predictions(self, residents: IntArray) -> None:
+        """Keep, beside the last outputs, what gates called for the tokens that led to them."""
+        out = self.outputs
+        out.predicted[residents, out.count[residents] - 1] = self.foresight.predicted(residents)
+
     def hits_stop_id(self, residents: IntArray, tokens: IntArray) -> BoolArray:
         """Where a resident's new token is one of its stop ids."""
         if not self.any_stop_ids:
@@ -303,8 +338,14 @@ class Residents:
         return hits
 
     def requested_depths(self, residents: IntArray) -> IntArray:
-        """Depth asked for at lag 0, from this run's signals; executed where none was satisfied."""
-        depths: IntArray = np.minimum(self.requested[residents], self.loop[residents])
+        """Depth asked for at lag 0, from this run's signals; executed where none was satisfied.
+
+        Where a gate ended a token early, one loop more than executed, or as many as R has.
+        """
+        requested, loop = self.requested[residents], self.loop[residents]
+        if self.foresight.any:
+            return self.foresight.asked_depths(residents, loop, requested)
+        depths: IntArray = np.minimum(requested, loop)
         return depths
 
     def uses(self, residents: IntArray) -> list[tuple[int, BoolArray | None]]:
@@ -327,6 +368,7 @@ class Residents:
         if rule.needs is Needs.HALTING and policy.threshold is not None:
             self._halt_at[r] = policy.threshold
         self._remember(int(self.rule[r]), rule)
+        self.foresight.admit(r, policy.lookahead)
 
     def _remember(self, index: int, rule: ExitRule) -> None:
         """Make room for what a rule remembers, the first time that one of its requests comes."""

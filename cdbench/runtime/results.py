@@ -41,6 +41,7 @@ class Ended:
     requested: IntArray = field(default_factory=_no_ids)
     logprobs: FloatArray = field(default_factory=_no_numbers)
     token_s: FloatArray = field(default_factory=_no_numbers)
+    predicted: IntArray = field(default_factory=_no_ids)
 
     def result(self, detokenize: Detokenize | None) -> RequestResult:
         """The caller's view; the text is cut at its first stop string."""
@@ -68,7 +69,15 @@ class Ended:
             task=request.task,
             doc_id=request.doc_id,
             cancelled_loops=self.cancelled_loops,
+            predicted_depths=self._predicted(),
         )
+
+    def _predicted(self) -> list[int | None] | None:
+        """The depths that its gate called; a first token leaves at none of them."""
+        if self.request.exit.lookahead is None:
+            return None
+        later = [depth or None for depth in self.predicted[1:].tolist()]
+        return [None, *later] if self.predicted.size else []
 
 
 def ended(
@@ -90,6 +99,7 @@ def ended(
         requested=out.requested[r, :n].copy(),
         logprobs=out.logprobs[r, :n].copy(),
         token_s=out.token_s[r, :n].copy(),
+        predicted=out.predicted[r, :n].copy(),
     )
 
 

@@ -111,6 +111,8 @@ class Runner:
         """Told every signal as it is computed: whose, and the values ``[T]``."""
         self.watch_choice: Callable[[IntArray, Tensor], None] | None = None
         """Told the likeliest tokens ``[T]`` of every readout, before any is drawn or forced."""
+        self.calls: BoolArray = np.zeros(0, np.bool_)
+        """Whose gates called an exit for the next loop in the last core launch that asked any."""
         shape = (residents.capacity, model.dims.hidden_size)
         self.state = torch.zeros(shape, dtype=self.dtype, device=self.device)
         self.injection = torch.zeros_like(self.state) if model.dims.has_injection else None
@@ -165,6 +167,42 @@ class Runner:
             injection = self.injection.index_select(0, where)
         before = self.state.index_select(0, where)
         state = self.model.core(before, injection, ctx)
+        met = self._after_loop(residents, loops, where, before, state)
+        reach = self._reach(residents)
+        self._launched(Stage.CORE, began, reach, decode_rows=residents.size, loops=loops)
+        self.residents.loop[residents] = loops
+        return met
+
+    def core_with_chunk(
+        self, residents: IntArray, chunk: PrefillChunk, loop: int, watch: bool
+    ) -> tuple[BoolArray, BoolArray]:
+        """``core`` for these residents and ``prefill_core`` for a chunk, in one launch.
+
+        The rows stay independent: decode rows first, each at its own loop, then the chunk's.
+        """
+        loops = self.residents.loop[residents] + 1
+        began = self._start()
+        where = self.tensor(residents)
+        before, chunk_before = self.state.index_select(0, where), chunk.state
+        injection = None
+        if self.injection is not None:
+            assert chunk.injection is not None
+            injection = torch.cat([self.injection.index_select(0, where), chunk.injection])
+        ctx = self._mixed_context(residents, loops, chunk.segments, loop)
+        both = self.model.core(torch.cat([before, chunk_before]), injection, ctx)
+        state, chunk.state = both[: residents.size], both[residents.size :]
+        met = self._after_loop(residents, loops, where, before, state)
+        chunk_met = self._after_chunk(chunk, chunk_before, watch)
+        self._launched(
+            Stage.CORE, began, self._reach(residents), residents.size, chunk.ids.size, loops
+        )
+        self.residents.loop[residents] = loops
+        return met, chunk_met
+
+    def _after_loop(
+        self, residents: IntArray, loops: IntArray, where: Tensor, before: Tensor, state: Tensor
+    ) -> BoolArray:
+        """Keep what a loop left of each resident; True where its rule's test is now met."""
         self.state.index_copy_(0, where, state)
         seen: dict[Needs, Evidence] = {Needs.GATE: (state,), Needs.STATES: (state, before)}
         if self.readout is not None:
@@ -172,11 +210,7 @@ class Runner:
             gathered = self.model.absorb(state, self.readout.index_select(0, where), halt_at)
             self.readout.index_copy_(0, where, gathered)
             seen[Needs.HALTING] = (gathered[:, 0],)
-        met = self._tests(residents, seen)
-        reach = self._reach(residents)
-        self._launched(Stage.CORE, began, reach, decode_rows=residents.size, loops=loops)
-        self.residents.loop[residents] = loops
-        return met
+        return self._look(residents, loops, state, seen)
 
     def coda(
         self, residents: IntArray, prefill: bool = False
@@ -222,21 +256,25 @@ class Runner:
         before = chunk.state
         ctx = self._prefill_context(Stage.CORE, chunk.segments, loop)
         chunk.state = self.model.core(before, chunk.injection, ctx)
+        met = self._after_chunk(chunk, before, watch)
+        self._launched(Stage.CORE, began, chunk.reach, prefill_rows=chunk.ids.size)
+        return met
+
+    def _after_chunk(self, chunk: PrefillChunk, before: Tensor, watch: bool) -> BoolArray:
+        """What a loop leaves of a chunk beside its state; with ``watch``, the tests at its ends."""
         if chunk.readout is not None:
             assert chunk.halt_at is not None
             chunk.readout = self.model.absorb(chunk.state, chunk.readout, chunk.halt_at)
-        met = np.zeros(chunk.residents.size, np.bool_)
-        if watch and chunk.residents.size:
-            last = chunk.last_rows()
-            seen: dict[Needs, Evidence] = {
-                Needs.GATE: (last,),
-                Needs.STATES: (last, chunk.last_rows(before)),
-            }
-            if chunk.readout is not None:
-                seen[Needs.HALTING] = (chunk.last_rows(chunk.readout)[:, 0],)
-            met = self._tests(chunk.residents, seen)
-        self._launched(Stage.CORE, began, chunk.reach, prefill_rows=chunk.ids.size)
-        return met
+        if not (watch and chunk.residents.size):
+            return np.zeros(chunk.residents.size, np.bool_)
+        last = chunk.last_rows()
+        seen: dict[Needs, Evidence] = {
+            Needs.GATE: (last,),
+            Needs.STATES: (last, chunk.last_rows(before)),
+        }
+        if chunk.readout is not None:
+            seen[Needs.HALTING] = (chunk.last_rows(chunk.readout)[:, 0],)
+        return self._tests(chunk.residents, seen)
 
     def prefill_coda(self, chunk: PrefillChunk) -> bool:
         """Run the coda's layers over prompt tokens, for their keys; False where it has none."""
@@ -303,8 +341,53 @@ class Runner:
         plan = SdpaPlan(cache, NO_ROWS, NO_ROWS, NO_ROWS, segments, self.dtype, loop)
         return LaunchContext(positions, loops, self.device, cache, rows, plan)
 
-    def _tests(self, residents: IntArray, seen: dict[Needs, Evidence]) -> BoolArray:
-        """Signals and tests of the rules whose evidence this launch has; False for other rows."""
+    def _mixed_context(
+        self, residents: IntArray, loops: IntArray, segments: list[Segment], loop: int
+    ) -> LaunchContext:
+        """Decode rows at their own loops, then prompt tokens at ``loop``, in a core launch."""
+        cache = self.cache.stages[Stage.CORE]
+        positions = self.residents.position[residents]
+        prompts, prompt_positions = segment_positions(segments)
+        slots = np.minimum(loops, cache.slots) - 1
+        rows = np.concatenate(
+            [
+                cache.write_rows(residents, positions, loops),
+                cache.prompt_rows(prompts, prompt_positions, loop),
+            ]
+        )
+        plan = SdpaPlan(cache, residents, slots, positions, segments, self.dtype, loop)
+        return LaunchContext(
+            np.concatenate([positions, prompt_positions]),
+            np.concatenate([loops, np.full_like(prompt_positions, loop)]),
+            self.device,
+            cache,
+            rows,
+            plan,
+        )
+
+    def _look(
+        self, residents: IntArray, loops: IntArray, state: Tensor, seen: dict[Needs, Evidence]
+    ) -> BoolArray:
+        """The tests after a loop; where any request has a gate, also what the gates call next."""
+        if not self.residents.foresight.any:
+            return self._tests(residents, seen)
+        signals_T = torch.full(
+            (residents.size,), torch.nan, dtype=self.residents.signal_dtype, device=self.device
+        )
+        met = self._tests(residents, seen, signals_T)
+        self.calls = self.residents.foresight.calls(residents, loops, state, signals_T)
+        return met
+
+    def _tests(
+        self,
+        residents: IntArray,
+        seen: dict[Needs, Evidence],
+        signals_T: Tensor | None = None,
+    ) -> BoolArray:
+        """Signals and tests of the rules whose evidence this launch has; False for other rows.
+
+        The signals are put into ``signals_T`` where it is given.
+        """
         res = self.residents
         met = np.zeros(residents.size, np.bool_)
         if Needs.LOGITS in seen and not res.any_reads_out:
@@ -321,6 +404,8 @@ class Runner:
             if rule.needs is Needs.GATE:
                 evidence = (self.model.exit_logit(*evidence),)
             signal = self._signal(index, evidence, where)
+            if signals_T is not None:
+                signals_T[slice(None) if mask is None else rows] = signal
             if self.watch is not None:
                 self.watch(residents if mask is None else residents[mask], signal)
             tests = rule.met(signal.double(), res.threshold.index_select(0, where)).cpu().numpy()

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from cdbench.metrics.predictor import predicted_depths
 from cdbench.metrics.trace import RequestTrace
 from cdbench.schema.base import Record, Work
 
@@ -33,6 +34,11 @@ class RequestRecord(Record):
     tokens: list[int]
     requested_depths: list[int]
     executed_depths: list[int]
+    predicted_depths: list[int | None] | None = Field(
+        None,
+        description="depths that a lookahead gate called, R where it called none, null where it "
+        "was not asked; null in all where there is no gate",
+    )
     stop_depth: int | None = Field(description="loops of the stop token, which is not listed")
     finish_reason: Literal["stop", "length", "error", "cancelled"]
     error: str | None
@@ -58,6 +64,7 @@ class RequestRecord(Record):
         return cls.model_validate(
             {
                 **{name: getattr(request, name) for name in _COPIED},
+                "predicted_depths": predicted_depths(request),
                 "finish_reason": str(request.finish_reason),
                 "doc_id": doc_id,
                 "mode": mode,

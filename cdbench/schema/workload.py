@@ -43,6 +43,9 @@ class WorkloadRecord(Record):
     tokens: list[int] = Field(description="forced in every mode")
     executed_depths: list[int] = Field(description="replayed by adaptive modes")
     requested_depths: list[int] = Field(description="what the rule asked for at lag 0")
+    predicted_depths: list[int | None] | None = Field(
+        None, description="depths that a lookahead gate called, as in requests.jsonl"
+    )
     arrival_s: float | None = Field(
         None, description="scheduled arrival from the start; null: at once, or as others finish"
     )
@@ -58,5 +61,10 @@ class WorkloadRecord(Record):
             tokens=list(work.tokens),
             executed_depths=list(work.executed_depths),
             requested_depths=list(work.requested_depths),
+            predicted_depths=_listed(getattr(work, "predicted_depths", None)),
             arrival_s=arrival_s,
         )
+
+
+def _listed(depths: Sequence[int | None] | None) -> list[int | None] | None:
+    return None if depths is None else list(depths)

@@ -12,6 +12,7 @@ from cdbench import manifest
 from cdbench.bench.plan import Plan
 from cdbench.machine.unchanged import sha256_file, source_sha256
 from cdbench.models.base import dtype_name
+from cdbench.runtime.core import ExitPolicy
 from cdbench.schema.stages import StageKey
 
 TIMED_PACKAGES = ("models", "runtime", "stages")
@@ -33,9 +34,16 @@ def stage_key(plan: Plan) -> StageKey:
         weights=model.weights,
         max_loops=plan.max_loops,
         layers=network.dims.layers_by_stage,
-        exit_rule=plan.policy.rule,
+        exit_rule=_rule(plan.policy),
         state_init=plan.config.state_init,
     )
+
+
+def _rule(policy: ExitPolicy) -> str:
+    """What runs after a loop: a gate's cost is its kind's and size's, so its weights name it."""
+    if policy.lookahead is None:
+        return policy.rule
+    return f"lookahead {policy.lookahead.sha256} for {policy.rule}"
 
 
 def differences(saved: StageKey, wanted: StageKey) -> list[str]:

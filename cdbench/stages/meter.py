@@ -227,6 +227,8 @@ class _Instrument:
             prefix_cache=keeps_prompts and kind != "prefill" and settings.state_init == "zero",
             coda_min_rows=1,
             min_free_residents=None,
+            max_itl_s=None,
+            ride=False,
         )
         self._log = LaunchLog()
         self._engine = Engine(subject.model.network, settings, observer=self._log, clock=clock)

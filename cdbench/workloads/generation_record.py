@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import JsonValue
 
 from cdbench.config import RunConfig
-from cdbench.grammar import ExitSpec, Mode
+from cdbench.grammar import LOOKAHEAD, ExitSpec, Mode
 from cdbench.models.base import dtype_name
 from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import ExitPolicy, RequestResult
@@ -24,7 +24,7 @@ def settings(
     sizes, sampling = config.engine, config.sampling
     return {
         "mode": str(engine.mode),
-        "exit": str(ExitSpec(live.rule, live.threshold, live.depth)),
+        "exit": _exit_text(live),
         "min_loops": live.min_loops,
         "exit_lag": live.lag,
         "R": engine.max_loops,
@@ -45,6 +45,14 @@ def settings(
         "first_token": config.first_token,
         "state_init": config.state_init,
     }
+
+
+def _exit_text(live: ExitPolicy) -> str:
+    """The policy as ``--exit`` has it."""
+    gate = live.lookahead
+    if gate is not None:
+        return str(ExitSpec(LOOKAHEAD, gate.threshold, predictor=gate.source))
+    return str(ExitSpec(live.rule, live.threshold, live.depth))
 
 
 def request(index: int, result: RequestResult) -> GeneratedRequest:

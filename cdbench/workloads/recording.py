@@ -64,7 +64,7 @@ def derive(signals_TR: FloatArray, policy: ExitPolicy) -> Depths:
     tokens, loops = signals_TR.shape
     if not tokens:
         return Depths(np.empty(0, np.int64), np.empty(0, np.int64))
-    met = _met(signals_TR, policy)
+    met = met_tests(signals_TR, policy)
     loop_R = np.arange(1, loops + 1)
     leaves = _first_loop(met & (loop_R + policy.lag >= policy.min_loops), loops) + policy.lag
     executed = np.minimum(leaves, loops)
@@ -72,8 +72,8 @@ def derive(signals_TR: FloatArray, policy: ExitPolicy) -> Depths:
     return Depths(executed, np.minimum(asked, executed))
 
 
-def _met(signals_TR: FloatArray, policy: ExitPolicy) -> BoolArray:
-    """The rule's own test, as the engine makes it: on float64 values of both sides."""
+def met_tests(signals_TR: FloatArray, policy: ExitPolicy) -> BoolArray:
+    """The rule's own test ``[T, R]``, as the engine makes it: on float64 values of both sides."""
     threshold = torch.tensor(policy.threshold, dtype=torch.float64)
     signals = torch.from_numpy(np.ascontiguousarray(signals_TR)).double()
     met: BoolArray = RULES[policy.rule].met(signals, threshold).numpy()
@@ -87,6 +87,11 @@ def _first_loop(met_TR: BoolArray, otherwise: int) -> IntArray:
 
 def check_recordable(policy: ExitPolicy) -> None:
     """Raise UsageError for a rule without a signal that could be recorded."""
+    if policy.lookahead is not None:
+        raise UsageError(
+            "exit rule 'lookahead': its depths do not follow from the signals of its rule; record "
+            f"the rule itself, --exit {policy.rule}@{policy.threshold:g}"
+        )
     if RULES[policy.rule].needs is Needs.NOTHING:
         raise UsageError(
             f"exit rule {policy.rule!r}: has no signal to record; name one with a threshold, "

@@ -13,8 +13,9 @@ import torch
 
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
-from cdbench.grammar import ExitSpec, Mode, check_exit, parse_exit, parse_kv
+from cdbench.grammar import LOOKAHEAD, ExitSpec, Mode, check_exit, parse_exit, parse_kv
 from cdbench.models.loading import LoadedModel
+from cdbench.predictor.gate_files import gate_for
 from cdbench.runtime.core import ExitPolicy, SamplingParams
 from cdbench.runtime.engine import EngineConfig
 from cdbench.runtime.exits import RULES
@@ -37,6 +38,9 @@ def exit_policy(config: RunConfig, model: LoadedModel, trace: ExitTrace | None) 
         given = {key: getattr(asked, key) for key in asked.model_fields_set}
         check_kept(trace, given)
         min_loops, lag = trace.min_loops, trace.lag
+    if spec.rule == LOOKAHEAD:
+        gate = gate_for(spec, model, full_depth(config, model), kv_layout(config, model))
+        return ExitPolicy(gate.rule, gate.rule_threshold, min_loops, lag, lookahead=gate)
     return ExitPolicy(spec.rule, threshold, min_loops, lag, spec.depth)
 
 
@@ -120,7 +124,6 @@ def engine_config(
     state_init = config.state_init if own else "zero"
     if reuse is None:
         reuse = cache_prefixes and state_init == "zero"
-    assert isinstance(sizes.coda_min_rows, int), "auto is refused by the configuration"
     return EngineConfig(
         mode=str(mode),
         max_residents=max_residents,
@@ -133,6 +136,8 @@ def engine_config(
         prefill_tokens=sizes.prefill_tokens,
         coda_min_rows=sizes.coda_min_rows,
         min_free_residents=sizes.min_free_residents,
+        max_itl_s=sizes.max_itl_s,
+        ride=sizes.ride,
         first_token=config.first_token,
         state_init=state_init,
     )

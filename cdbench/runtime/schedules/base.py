@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from cdbench.metrics.curves import MeasuredCurves
 from cdbench.runtime.core import IntArray
 
 
@@ -44,10 +45,14 @@ VerdictArray = npt.NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Launch:
-    """One decision: what to launch, with which residents (none are named for a prefill)."""
+    """One decision: what to launch, with which residents (none are named for a prefill).
+
+    In a core launch that ``rides`` the prompt chunk that comes next takes part.
+    """
 
     work: Work
     residents: IntArray
+    rides: bool = False
 
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
@@ -65,11 +70,12 @@ class Schedule(ABC):
         """
 
     @abstractmethod
-    def next_launch(self, prefill_offered: bool) -> Launch | None:
+    def next_launch(self, prefill_offered: bool, may_ride: bool = False) -> Launch | None:
         """The next launch, or None when there is nothing to do.
 
         The residents named are out of the schedule's hands until ``signals`` returns them. A
-        prefill may be chosen only when the token level offers one.
+        prefill may be chosen only when the token level offers one; where that one ``may_ride``, a
+        core launch takes it along instead.
         """
 
     @abstractmethod
@@ -87,6 +93,21 @@ class Schedule(ABC):
     @abstractmethod
     def in_flight(self) -> int:
         """Tokens held."""
+
+    def use_curves(self, curves: MeasuredCurves) -> None:  # noqa: B027
+        """Learn what launches take, where the policy depends on it. Called between runs.
+
+        Raises:
+            ValueError: the policy needs curves that reach further.
+        """
+
+    def start_afresh(self) -> None:  # noqa: B027
+        """Forget what was learned of the tokens served so far, before a repeat."""
+
+    @property
+    def note(self) -> str | None:
+        """What must be said of how it ran; None for nothing."""
+        return None
 
 
 def joined(head: IntArray, tail: IntArray) -> IntArray:

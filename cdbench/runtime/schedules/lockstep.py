@@ -4,6 +4,8 @@ With an adaptive rule this is `lockstep`: the batch loops on, shrinking, until i
 exited, and only then runs one coda for all. With rule ``none`` nothing leaves early and the same
 policy is continuous batching per token as ordinary engines do it: modes ``static``, ``static@d``
 and, with one loop, ``dense``.
+
+Prompts run between batches; a chunk that may ride takes part in any core launch of a batch.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Lockstep(Schedule):
         else:
             self._batch[Verdict.EXIT] = joined(self._batch[Verdict.EXIT], residents)
 
-    def next_launch(self, prefill_offered: bool) -> Launch | None:
+    def next_launch(self, prefill_offered: bool, may_ride: bool = False) -> Launch | None:
         # A readout decides who loops on, so it comes before the next loop; the exited wait for all.
         for verdict, work in (
             (Verdict.READ_OUT, Work.CODA),
@@ -51,12 +53,12 @@ class Lockstep(Schedule):
             if held.size:
                 # Tokens that came back from host memory may be more than a launch has room for.
                 rows, self._batch[verdict] = held[: self.width], held[self.width :]
-                return Launch(work, rows)
-        if prefill_offered:
+                return Launch(work, rows, rides=may_ride and work is Work.CORE)
+        if prefill_offered and not (may_ride and self._waiting.size):
             return PREFILL
         if self._waiting.size:
             rows, self._waiting = self._waiting[: self.width], self._waiting[self.width :]
-            return Launch(Work.CORE, rows)
+            return Launch(Work.CORE, rows, rides=may_ride)
         return None
 
     def signals(self, launch: Launch, verdicts: VerdictArray) -> None:

@@ -84,8 +84,12 @@ class Setting:
         on to do. So each loop needs a slot of its own; and no readout may be needed in the middle
         where the coda has layers, for it would read its predecessors' rows of their last loop,
         which are not there yet. One token alone has no predecessors.
+
+        A lookahead gate is watched from token to token, so it goes token by token.
         """
         if continuation.fed < 1:
             return True
+        if continuation.exit.lookahead is not None:
+            return False
         reads_out = RULES[continuation.exit.rule].needs is Needs.LOGITS
         return self.keeps_every_loop and not (reads_out and self.model.dims.coda_layers)

@@ -1,0 +1,1 @@
+"""The gate that looks one loop ahead: recorded, fitted and judged; ``runtime`` runs it."""
