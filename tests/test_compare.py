@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdbench.cli.main import main
+from cdbench.compare.answers import two_sided
 from cdbench.compare.document import compare_sides
 from cdbench.compare.sides import Side, block_values, contradictions, read_side
 from cdbench.compare.timed import change_of, metric_gain
@@ -134,6 +135,54 @@ def test_an_invalid_side_is_not_judged() -> None:
         assert all(change.verdict is None for change in document.metrics)
         assert all(change.verdict is None for change in document.speedups)
         assert "INVALID" in document.sentences[0]
+
+
+def test_other_work_of_an_invalid_run_forms_no_ratio_either() -> None:
+    spoiled = Validity(verdict="INVALID", reasons=["busy"], timing=["busy"])
+    other = BASE.workload.model_copy(update={"hash": "cd" * 32})
+    run = timed_result(walls(static=2.0, cdb=0.5), validity=spoiled, workload=other)
+    document = against(run)
+    assert document.verdict == "INVALID"
+    assert all(change.ratio is None for change in document.metrics)
+    assert all(change.ratio is None for change in document.speedups)
+    assert any(line.startswith("OTHER WORK") for line in document.sentences)
+
+
+def test_a_slowdown_of_cdb_is_told_as_one() -> None:
+    """Every other mode gained over it: that is the same news, upside down."""
+    five = {"dense:d": 3.0, "static": 2.0, "static@auto": 1.6, "lockstep": 1.4}
+    base, run = (timed_result(walls(**five, cdb=seconds)) for seconds in (1.0, 1.3))
+    said = [line for line in against(run, base).sentences if "speed-up" in line]
+    assert said[0].startswith("The e2e speed-up of cdb over static")
+    assert all("of cdb over" in line for line in said if "worse" in line)
+    assert not any("static over cdb" in line for line in said)
+
+
+def test_nothing_timed_is_said() -> None:
+    run = timed_result({}).model_copy(update={"modes": BASE.modes})
+    assert "Nothing was timed in run." in against(run).sentences
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(30, 0), (2, 1), (12, 10), (0, 0), (0, 9)])
+def test_verdicts_on_answers_mirror(lost: int, gained: int) -> None:
+    for n in (50, 400, 3000):
+        forth, back = two_sided(lost, gained, n, 0.01), two_sided(gained, lost, n, 0.01)
+        assert {forth, back} in ({"better", "worse"}, {"within"}, {"cannot tell"})
+    assert two_sided(30, 0, 400, 0.01) == "worse"
+    assert two_sided(2, 1, 3000, 0.01) == "within"
+    assert two_sided(2, 1, 50, 0.01) == "cannot tell"
+
+
+def test_answers_of_a_run_that_is_invalid_for_more_than_times_are_not_judged(
+    tmp_path: Path,
+) -> None:
+    right = {"static": [True] * 40, "cdb": [True] * 40}
+    base = read_side(str(answered(tmp_path / "base", right)))
+    for reasons, timing, judged in ((["a"], ["a"], True), (["a", "b"], ["a"], False)):
+        spoiled = Validity(verdict="INVALID", reasons=reasons, timing=timing)
+        run = side(base.result.model_copy(update={"validity": spoiled}), "run", base.directory)
+        found = [change.verdict is not None for change in compare_sides(base, run).accuracy]
+        assert found == [judged] * len(found)
 
 
 def test_settings_and_code_that_both_differ_are_said_to() -> None:

@@ -204,6 +204,45 @@ def test_floors_and_ceilings_answer_by_the_bad_end(asked: dict[str, Any], verdic
     assert receipt.checks[0].verdict == verdict
 
 
+def test_a_speed_up_over_a_mode_that_is_another_thing_is_not_judged() -> None:
+    run = timed_result(walls(static=2.0, cdb=1.0))
+    shallower = {**run.modes, "static": run.modes["static"].model_copy(update={"max_loops": 2})}
+    receipt = timed(run.model_copy(update={"modes": shallower}), timed={"metrics": ["speedup"]})
+    assert check(receipt, "timed: cdb speedup").verdict == "INVALID"
+    assert "R 4 against 2" in check(receipt, "timed: cdb speedup").why
+
+
+def test_a_speed_up_check_has_both_figures_and_the_bounds_of_its_tests() -> None:
+    receipt = timed(timed_result(walls(static=2.0, cdb=1.3)), timed={"metrics": ["speedup"]})
+    found = check(receipt, "timed: cdb speedup")
+    assert found.base == pytest.approx(2.0)
+    assert found.run == pytest.approx(2.0 / 1.3)
+    assert found.ratio is not None
+    assert found.pass_bound is not None
+    assert found.fail_bound is not None
+    # the same noise on both sides: the speed-ups themselves have none
+    assert found.pass_bound == pytest.approx(1 / 1.3)
+    assert found.fail_bound == pytest.approx(1 / 1.3)
+
+
+def test_the_loss_that_is_excluded_is_the_margins_own() -> None:
+    """A margin of 90 % in logs allows 1/1.9, not a tenth."""
+    found = check(timed(BASE, timed={"metrics": ["e2e"], "margin": 0.9}), "timed: cdb e2e")
+    assert "worse than 0.526× (margin 90 %)" in found.why
+
+
+def test_a_count_that_varies_inside_a_block_fails() -> None:
+    """Its mean over the two runs of a block is always the same."""
+    blocks = [
+        run.model_copy(update={"metrics": {**run.metrics, "token_loops": 2400.0 + 200 * odd}})
+        for run, odd in zip(BASE.blocks, [0, 0, 1, 1] * 6, strict=True)
+    ]
+    run = BASE.model_copy(update={"blocks": blocks})
+    assert set(side(run).block_values["cdb"]["token_loops"]) == {2500.0}
+    assert check(judged(EXACT, run, exact_bases()), "exact: cdb token_loops").verdict == "FAIL"
+    assert exact_baseline(side(run), "g", "now").modes["cdb"].exact == {}
+
+
 def test_a_floor_without_an_interval_is_inconclusive() -> None:
     run = timed_result({"static": [2.0, 2.1], "cdb": [0.5, 0.51]})
     receipt = judged({"name": "g", "within": [{"metric": "speedup", "at_least": 1.0}]}, run)
@@ -269,6 +308,24 @@ def test_a_timed_baseline_still_agrees_with_itself() -> None:
         ({"name": "g", "modes": ["cdb"], "exact": ["token_loop"]}, "did you mean 'token_loops'"),
         ({"name": "g"}, "checks nothing"),
         ({"name": "g", "exact": ["token_loops"]}, "of which modes"),
+        (
+            {
+                "name": "g",
+                "exact": ["token_loops"],
+                "timed": {"metrics": ["e2e"], "modes": ["cdb"]},
+            },
+            "exact: of which modes",
+        ),
+        (
+            {"name": "g", "timed": {"metrics": ["speedup"], "modes": ["static"]}},
+            "compares nothing",
+        ),
+        ({"name": "g", "modes": ["cbd"]}, "cbd"),
+        ({"name": "g", "modes": ["cdb", "cdb"]}, "twice"),
+        ({"name": "g", "modes": ["cdb"], "timed": {"metrics": ["e2e", "e2e"]}}, "twice"),
+        ({"name": "g", "modes": ["cdb"], "timed": {"metrics": ["e2e"], "over": "x"}}, "timed.over"),
+        ({"name": "g", "within": [{"metric": "e2e", "over": "x", "at_most": 1}]}, "over belongs"),
+        ({"name": "g", "within": [{"metric": "e2e", "at_most": 1}] * 2}, "twice"),
         ({"name": "g", "modes": ["cdb"], "exact": ["e2e"]}, "e2e is no count"),
         ({"name": "g", "within": [{"metric": "speedup"}]}, "at_least and at_most"),
         (

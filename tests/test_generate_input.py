@@ -55,7 +55,7 @@ def test_a_request_beyond_the_budget_is_refused_alone(capsys: Capture, tmp_path:
         ("--device gpu", "'cuda'"),
         ("--max-new-tokens 0", "greater than or equal to 1"),
         ("--width 0", "greater than or equal to 1"),
-        ("--coda-min-rows auto", "not available"),
+        ("--coda-min-rows auto", "stage curves"),
         ("--weights random", "random:SEED"),
         ("--stop x", "has no tokenizer.json"),
         ("--prompt x", "given beside --ids-file"),

@@ -126,7 +126,7 @@ def test_only_the_modes_that_a_check_needs_are_timed(tmp_path: Path) -> None:
     more = Sides.of(tmp_path / "more", Fake(), Fake())
     outcome = judged(more, asked(within=[within]))
     assert {mode for _, mode in more.turns} == {"static", "cdb"}
-    assert check(outcome, "within: cdb/static speedup.e2e").verdict == "PASS"
+    assert check(outcome, "within: cdb/static speedup.e2e at least").verdict == "PASS"
 
 
 def test_without_a_gate_the_throughput_of_every_mode_is_compared(tmp_path: Path) -> None:
@@ -151,17 +151,19 @@ def test_floors_are_those_of_new(tmp_path: Path) -> None:
     ]
     slow = Fake(walls={"static": 2.0, "cdb": 2.0}, noise=0.01, seed=1)
     outcome = judged(Sides.of(tmp_path, SAME, slow), asked(within=within))
-    floor = check(outcome, "within: cdb/static speedup.e2e")
+    floor = check(outcome, "within: cdb/static speedup.e2e at least")
     assert floor.verdict == "FAIL"
     assert floor.run == pytest.approx(1.0, abs=0.02)
-    assert check(outcome, "within: cdb token_loops").verdict == "FAIL"
+    assert check(outcome, "within: cdb token_loops at most").verdict == "FAIL"
 
 
 def test_floors_on_bounds_and_answers_are_left_out_and_said(tmp_path: Path) -> None:
     within = [{"metric": "accuracy", "mode": "cdb", "at_least": 0.5}]
     outcome = judged(Sides.of(tmp_path, Fake(), Fake()), asked(within=within))
     assert [each.kind for each in outcome.receipt.checks] == ["timed"]
-    assert any("within: cdb accuracy is not checked" in note for note in outcome.receipt.notes)
+    assert any(
+        "within: cdb accuracy at least is not checked" in note for note in outcome.receipt.notes
+    )
 
 
 def test_olds_counts_are_the_exact_base(tmp_path: Path) -> None:

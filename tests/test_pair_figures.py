@@ -49,7 +49,8 @@ SMALL = ("workload.requests=3", "workload.max_new_tokens=6", "exit=fixed:2")
 
 
 def gate(*metrics: str, margin: float = 0.05, scope: str = "e2e") -> GateFile:
-    timed = {"metrics": list(metrics), "modes": ["cdb"], "margin": margin, "scope": scope}
+    timed = {"metrics": list(metrics), "modes": ["cdb"], "margin": margin}
+    timed |= {"scope": scope} if "speedup" in metrics else {}
     return parse_gate({"name": "g", "timed": timed}, "gate")
 
 
@@ -297,7 +298,7 @@ def test_two_real_workers_agree_on_their_work(tmp_path: Path) -> None:
     verdicts = {check.name: check.verdict for check in outcome.receipt.checks}
     for name in ("token_loops", "core_launches", "refills"):
         assert verdicts[f"exact: cdb {name}"] == "PASS"
-    assert verdicts["within: cdb host_share"] == "PASS"
+    assert verdicts["within: cdb host_share at most"] == "PASS"
     assert verdicts["timed: cdb output_throughput"] != "INVALID"
     assert len(outcome.runs) == 24
     assert all(run.environment is not None for run in outcome.runs)

@@ -91,6 +91,7 @@ def test_a_local_file_of_every_kind_is_read_offline(
     def connected(*_: object) -> None:
         raise AssertionError("asked the network")
 
+    demo_plan()  # its tasks have a place of their own
     monkeypatch.setattr("socket.socket.connect", connected)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     path = tmp_path / f"sums.{kind}"

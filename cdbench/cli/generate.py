@@ -141,7 +141,13 @@ def _config(flags: dict[str, object]) -> RunConfig:
 
     # A comma list would be several modes, and a batch is served in one.
     parse_mode(str(flags["mode"]))
-    return load_config(flags={KEYS[name]: value for name, value in flags.items()})
+    config = load_config(flags={KEYS[name]: value for name, value in flags.items()})
+    if config.engine.coda_min_rows == "auto":
+        raise UsageError(
+            "--coda-min-rows auto: is chosen from stage curves, which only `cdbench run` measures; "
+            "give a number"
+        )
+    return config
 
 
 def _prompts(texts: list[str], ids_file: str | None, config: RunConfig) -> list[Prompt]:

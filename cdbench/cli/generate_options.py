@@ -94,9 +94,7 @@ BudgetOption = Annotated[
 ]
 CodaOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="ROWS", help="Exited tokens a coda launch waits for, or auto; default: 1."
-    ),
+    typer.Option(metavar="ROWS", help="Exited tokens that a coda launch waits for; default: 1."),
 ]
 PrefillOption = Annotated[
     int | None,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cdbench.compare.sides import Side
 from cdbench.schema import AgreementRecord, IntervalRecord, PairedRecord, SampleRecord
-from cdbench.schema.comparing import AccuracyChange, HistogramChange, LiveChange
+from cdbench.schema.comparing import AccuracyChange, AccuracyVerdict, HistogramChange, LiveChange
 from cdbench.stats.agreement import compare_texts
 from cdbench.stats.blocks import mean
 from cdbench.stats.distributions import distance_test
-from cdbench.stats.paired import DEFAULT_DELTA, compare_paired
+from cdbench.stats.paired import DEFAULT_DELTA, compare_paired, paired_difference
 
 BASE = "the base"
 Key = tuple[str, int]
@@ -48,6 +48,12 @@ def accuracy_changes(
                 own = [pair for pair in pairs if pair[0].task == task]
                 rates = (theirs.tasks[task].rate, ours.tasks[task].rate)
                 yield _change(label, task, rates, own, task in binary, delta)
+
+
+def unjudged(change: AccuracyChange) -> AccuracyChange:
+    """The same without what may not be said of an INVALID run's answers."""
+    nothing = {"paired": None, "difference": None, "verdict": None}
+    return change.model_copy(update={**nothing, "note": "an INVALID run"})
 
 
 def shared_pairs(base: Side, run: Side, label: str) -> list[tuple[SampleRecord, SampleRecord]]:
@@ -117,8 +123,30 @@ def _change(
         difference = None if found is None else IntervalRecord.of(found)
         return change.model_copy(update={"difference": difference})
     paired = compare_paired([a == 1 for a, _ in values], [b == 1 for _, b in values], delta)
-    record = None if paired is None else PairedRecord.of(paired, BASE)
-    return change.model_copy(update={"paired": record})
+    if paired is None:
+        return change
+    verdict = two_sided(paired.lost, paired.gained, paired.n, delta)
+    record = PairedRecord.of(paired, BASE)
+    return change.model_copy(update={"paired": record, "verdict": verdict})
+
+
+def two_sided(lost: int, gained: int, n: int, delta: float) -> AccuracyVerdict:
+    """Whether two sides are within δ of one another, or which is better beyond it.
+
+    ``within`` by the 90 % interval (two one-sided tests at 5 %), better and worse by the 95 % one.
+    Swapped sides get the mirrored answer.
+    """
+    narrow = paired_difference(lost, gained, n, level=0.90)
+    wide = paired_difference(lost, gained, n, level=0.95)
+    assert narrow.low is not None
+    assert narrow.high is not None
+    assert wide.low is not None
+    assert wide.high is not None
+    if wide.low > delta:
+        return "better"
+    if wide.high < -delta:
+        return "worse"
+    return "within" if -delta < narrow.low and narrow.high < delta else "cannot tell"
 
 
 def _agreement(label: str, pairs: Pairs) -> AgreementRecord | None:

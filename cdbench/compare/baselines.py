@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cdbench.compare.counted import COUNTED
 from cdbench.compare.fingerprint import fingerprint
-from cdbench.compare.gate import Bases, spoiled
+from cdbench.compare.gate import Bases, counts_of, spoiled
 from cdbench.compare.gate_file import GateFile
 from cdbench.compare.sides import Side, read_side
 from cdbench.errors import InvalidRunError, UsageError
@@ -50,7 +50,7 @@ def exact_figures(side: Side) -> dict[str, dict[str, float]]:
         label: {
             name: values[0]
             for name, values in metrics.items()
-            if name in COUNTED and len(set(values)) == 1
+            if name in COUNTED and len(set(counts_of(side, label, name))) == 1
         }
         for label, metrics in side.block_values.items()
     }

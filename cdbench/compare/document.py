@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdbench.compare.answers import accuracy_changes, histogram_changes, live_changes
+from cdbench.compare.answers import accuracy_changes, histogram_changes, live_changes, unjudged
 from cdbench.compare.fairness import differences_of
 from cdbench.compare.sentences import sentences
 from cdbench.compare.sides import Side
@@ -33,17 +33,21 @@ def compare_sides(base: Side, run: Side, margin: float = DEFAULT_MARGIN) -> Comp
             f"against {', '.join(base.result.modes) or 'none'}); run the same modes"
         )
     found = differences_of(base.result, run.result)
-    reason = _reason(base.result, run.result, found)
+    invalid = [side for side in (base, run) if side.result.validity.verdict == "INVALID"]
+    reason = _reason(found) or (INVALID_RUN if invalid else None)
+    answers = list(accuracy_changes(base, run, labels))
+    if any(_spoils_answers(side.result) for side in invalid):
+        answers = [unjudged(change) for change in answers]
     document = ComparisonDocument(
         base=side_record(base),
         run=side_record(run),
-        verdict=_verdict(reason),
+        verdict="INVALID" if invalid else _verdict(reason),
         margin=margin,
         differences=found,
         metrics=list(metric_changes(base, run, labels, margin, reason)),
         speedups=list(speedup_changes(base, run, labels, reason)),
         bounds=list(bound_changes(base, run, labels)),
-        accuracy=list(accuracy_changes(base, run, labels)),
+        accuracy=answers,
         live=list(live_changes(base, run, labels)),
         histograms=list(histogram_changes(base, run, labels)),
         missing=_missing(base, run),
@@ -63,7 +67,7 @@ def side_record(side: Side) -> SideRecord:
         model=result.model.name if result.model is not None else None,
         workload=result.workload.hash if result.blocks else "",
         blocks=len({run.index for run in result.blocks}),
-        marks=marks(result.model, result.workload),
+        marks=[*marks(result.model, result.workload), *_looked(result)],
         rechecked=side.rechecked,
     )
 
@@ -80,10 +84,19 @@ def marks(model: ModelFacts | None, workload: Workload) -> list[str]:
     return found
 
 
-def _reason(base: Result, run: Result, found: list[DifferenceRecord]) -> str | None:
-    """Why times may not be judged; None where they may."""
-    if "INVALID" in (base.validity.verdict, run.validity.verdict):
-        return INVALID_RUN
+def _looked(result: Result) -> list[str]:
+    if result.looks is None:
+        return []
+    return ["stopped at one of several looks: its intervals are wider than the plain ones here"]
+
+
+def _spoils_answers(result: Result) -> bool:
+    """Whether a run is INVALID for more than its times."""
+    return any(why not in result.validity.timing for why in result.validity.reasons)
+
+
+def _reason(found: list[DifferenceRecord]) -> str | None:
+    """Why the times of two VALID runs may not be judged; None where they may."""
     effects = {difference.effect for difference in found}
     if "work" in effects:
         return OTHER_WORK
@@ -91,9 +104,7 @@ def _reason(base: Result, run: Result, found: list[DifferenceRecord]) -> str | N
 
 
 def _verdict(reason: str | None) -> str:
-    return {None: "comparable", OTHER_WORK: "other work", INVALID_RUN: "INVALID"}.get(
-        reason, "unfair"
-    )
+    return {None: "comparable", OTHER_WORK: "other work"}.get(reason, "unfair")
 
 
 def _missing(base: Side, run: Side) -> list[str]:

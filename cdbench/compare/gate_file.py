@@ -22,6 +22,7 @@ from cdbench.bench.places import typed_path
 from cdbench.compare.counted import COUNTED
 from cdbench.config import parse_yaml
 from cdbench.errors import UsageError
+from cdbench.grammar import parse_mode
 from cdbench.keys.section import Section
 from cdbench.metrics.registry import METRICS
 from cdbench.resources import data_dir, nearest_hint
@@ -31,6 +32,10 @@ RATIOS = ("speedup", "realised_flop", "realised_work", "realised_time")
 ANSWERS = ("accuracy", "accuracy_difference")
 WITHIN = (*RATIOS, *ANSWERS, *METRICS)
 """What a floor or a ceiling may be put on."""
+OF_TWO = ("speedup", "accuracy_difference")
+"""Figures of one mode over another."""
+IN_A_SCOPE = ("speedup", "realised_time")
+"""Figures that there are of decoding and of the whole."""
 TIMED = ("speedup", *(name for name, metric in METRICS.items() if metric.direction != "none"))
 LARGEST_MARGIN = 1.0
 SHIPPED = "gates"
@@ -51,7 +56,19 @@ class TimedSection(Section):
     @field_validator("metrics")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _known_names(names, TIMED)
+        return _once(_known_names(names, TIMED))
+
+    @field_validator("modes")
+    @classmethod
+    def _are_modes(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return _modes(labels)
+
+    @model_validator(mode="after")
+    def _of_a_speedup(self) -> Self:
+        for key in ("over", "scope"):
+            if key in self.model_fields_set and self.metrics and "speedup" not in self.metrics:
+                raise UsageError(f"timed.{key}: belongs to the metric speedup; drop it")
+        return self
 
 
 class WithinCheck(Section):
@@ -75,14 +92,20 @@ class WithinCheck(Section):
             raise UsageError(
                 f"within: {self.metric} of {self.mode}: give one of at_least and at_most"
             )
+        for key, metrics in (("over", OF_TWO), ("scope", IN_A_SCOPE)):
+            if key in self.model_fields_set and self.metric not in metrics:
+                raise UsageError(
+                    f"within: {key} belongs to {' and '.join(metrics)}; drop it from {self.metric}"
+                )
         return self
 
     @property
     def name(self) -> str:
         """The same from run to run."""
-        over = f"/{self.over}" if self.metric in ("speedup", "accuracy_difference") else ""
-        scope = f".{self.scope}" if self.metric in ("speedup", "realised_time") else ""
-        return f"within: {self.mode}{over} {self.metric}{scope}"
+        over = f"/{self.over}" if self.metric in OF_TWO else ""
+        scope = f".{self.scope}" if self.metric in IN_A_SCOPE else ""
+        side = "at least" if self.at_least is not None else "at most"
+        return f"within: {self.mode}{over} {self.metric}{scope} {side}"
 
 
 class GateFile(Section):
@@ -101,10 +124,15 @@ class GateFile(Section):
         "pass", description="What an inconclusive gate ends with: pass (code 0) or stop (code 5)"
     )
 
+    @field_validator("modes")
+    @classmethod
+    def _are_modes(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return _modes(labels)
+
     @field_validator("exact")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in _known_names(names, tuple(METRICS)):
+        for name in _once(_known_names(names, tuple(METRICS))):
             if name not in COUNTED:
                 raise ValueError(f"{name} is no count and never repeats to the digit; use timed")
         return names
@@ -113,8 +141,19 @@ class GateFile(Section):
     def _checks_something(self) -> Self:
         if not (self.modes or self.exact or self.timed.metrics or self.within):
             raise UsageError("checks nothing; give modes, exact, timed or within")
-        if (self.exact or self.timed.metrics) and not (self.modes or self.timed.modes):
-            raise UsageError("exact and timed: of which modes? give modes")
+        if self.exact and not self.modes:
+            raise UsageError("exact: of which modes? give modes")
+        if self.timed.metrics and not self.timed_modes:
+            raise UsageError("timed: of which modes? give modes or timed.modes")
+        if self.timed.metrics == ("speedup",) and set(self.timed_modes) == {self.timed.over}:
+            raise UsageError(
+                f"timed: speedup of {self.timed.over} over itself compares nothing; give another "
+                "mode, or timed.over"
+            )
+        names = [check.name for check in self.within]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"{name}: is there twice; keep one of them")
         return self
 
     @property
@@ -163,6 +202,20 @@ def _complaint(error: ValidationError) -> str:
     return f"{key}: {message}; see docs/gates.md"
 
 
+def _modes(labels: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(parse_mode(label)) for label in _once(labels))
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _once(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name!r} is there twice; keep one of them")
+    return names
+
+
 def _known_names(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in known:
@@ -173,4 +226,4 @@ def _known_names(names: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, .
 def _find(typed: str) -> Path:
     path = typed_path(typed, "--gate")
     shipped = data_dir("configs") / SHIPPED / f"{typed}.yaml"
-    return shipped if not path.exists() and shipped.is_file() else path
+    return shipped if not path.is_file() and shipped.is_file() else path

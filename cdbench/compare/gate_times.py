@@ -38,7 +38,7 @@ def timed_checks(gate: GateFile, base: Side, run: Side, reason: str | None) -> l
         else:
             why[key] = reason or found or "not measured"
     judged = judged_checks(gate, gains)
-    values = {key: (_value(base, key), _value(run, key)) for key in timed_keys(gate)}
+    values = {key: (_value(gate, base, key), _value(gate, run, key)) for key in timed_keys(gate)}
     checks = []
     for key in timed_keys(gate):
         check = judged[key] if key in judged else invalid_check(key, why[key])
@@ -77,16 +77,17 @@ def invalid_check(key: Key, why: str) -> GateCheck:
 def _gain(gate: GateFile, base: Side, run: Side, key: Key) -> Gain | str | None:
     """How much better the run is; a text says why that cannot be told."""
     mode, metric = key
-    for side in (base, run):
-        if mode not in side.result.modes:
-            return f"{side.name} has no mode {mode}"
-    if (other := unlike(base.result.modes[mode], run.result.modes[mode])) is not None:
-        return other
+    for label in (mode, gate.timed.over) if metric == "speedup" else (mode,):
+        ways = [side.result.modes.get(label) for side in (base, run)]
+        if ways[0] is None or ways[1] is None:
+            return f"mode {label} did not run on both sides"
+        if (other := unlike(ways[0], ways[1])) is not None:
+            return f"{label}: {other}"
     if metric == "speedup":
         logs = [
             _speedup_logs(side, mode, gate.timed.over, gate.timed.scope) for side in (base, run)
         ]
-        return unpaired_gain(*logs) or f"no speed-up of {mode} over {gate.timed.over}"
+        return unpaired_gain(logs[0], logs[1]) or f"no speed-up of {mode} over {gate.timed.over}"
     values = [side.block_values.get(mode, {}).get(metric, []) for side in (base, run)]
     if not all(values):
         return f"{metric} was not measured on both sides"
@@ -102,9 +103,16 @@ def _speedup_logs(side: Side, mode: str, over: str, scope: str) -> Sequence[floa
     return ()
 
 
-def _value(side: Side, key: Key) -> float | None:
-    mode = side.result.modes.get(key[0])
-    return mode.metrics.get(key[1]) if mode is not None else None
+def _value(gate: GateFile, side: Side, key: Key) -> float | None:
+    label, metric = key
+    if metric == "speedup":
+        timed = gate.timed
+        for found in side.result.comparisons:
+            if (found.mode, found.over, found.scope) == (label, timed.over, timed.scope):
+                return found.speedup.estimate
+        return None
+    mode = side.result.modes.get(label)
+    return mode.metrics.get(metric) if mode is not None else None
 
 
 def _check(key: Key, judged: Judged) -> GateCheck:
@@ -124,6 +132,8 @@ def _check(key: Key, judged: Judged) -> GateCheck:
         margin=judged.margin,
         p=judged.adjusted_p,
         n=judged.gain.n,
+        pass_bound=judged.pass_bound,
+        fail_bound=judged.fail_bound,
     )
 
 
@@ -134,9 +144,13 @@ def _words(mode: str, metric: str, judged: Judged) -> str:
     )
     if not interval.defined:
         return f"{figure}, from {interval.n} blocks: too few for an interval"
-    margin = f"{100 * judged.margin:.3g} %"
+    margin, least = f"{100 * judged.margin:.3g} %", f"{1 / (1 + judged.margin):.3f}×"
+    assert judged.pass_bound is not None, "an interval has ends"
     return {
-        "PASS": f"{figure}: a loss of more than {margin} is excluded",
-        "FAIL": f"{figure}: worse beyond the noise and the margin of {margin}",
-        "INCONCLUSIVE": f"{figure}: a loss of more than {margin} can be neither shown nor excluded",
+        "PASS": f"{figure}: worse than {least} (margin {margin}) is excluded",
+        "FAIL": f"{figure}: worse beyond the noise and the margin of {margin} ({least})",
+        "INCONCLUSIVE": (
+            f"{figure}: worse than {least} (margin {margin}) can be neither shown nor excluded; "
+            f"the bound to pass by is {judged.pass_bound:.3f}×"
+        ),
     }[judged.decision.value]

@@ -38,7 +38,6 @@ KINDS = {
 }
 """How a metric reads, by its unit."""
 
-WORDS = {"within": "within 1 pt", "worse": "worse", "cannot tell": "cannot tell"}
 SHOWN_DIFFERENCES = 12
 
 
@@ -92,8 +91,9 @@ def metric_table(document: ComparisonDocument, full: bool) -> Table:
         if full or change.metric in HEADLINE or (change.exact and change.verdict not in ("~", None))
     )
     notes = (
-        "In brackets 95 % intervals over blocks, run against base (Welch). ~: the interval holds "
-        f"1, or the change lies within {document.margin:.3g}; what the machine did between the two "
+        "Base and run are means over the timed runs; run / base is of geometric means, with a 95 % "
+        "interval over blocks (Welch). ~: the interval holds 1, or the change lies within "
+        f"{100 * document.margin:.3g} %; what the machine did between the two "
         "runs is in no interval (`cdbench compare --pair` measures both at once). Figures without "
         "an interval did not vary.",
     )
@@ -157,6 +157,7 @@ def accuracy_table(document: ComparisonDocument, full: bool) -> Table:
         *([Column("task", align="left")] if full else []),
         Column("base"),
         Column("run"),
+        Column("shared", note="questions that both were asked word for word"),
         Column("run - base"),
         Column("lost", priority=1),
         Column("gained", priority=1),
@@ -170,16 +171,21 @@ def accuracy_table(document: ComparisonDocument, full: bool) -> Table:
                 *([text(change.task or "all")] if full else []),
                 interval_cell(change.base, Kind.PERCENT),
                 interval_cell(change.run, Kind.PERCENT),
+                Cell(change.shared, Kind.COUNT),
                 _difference(change),
                 *_moved(change),
                 _alike(change),
-                text("-" if change.paired is None else WORDS[change.paired.verdict]),
+                text("within 1 pt" if change.verdict == "within" else change.verdict or "-"),
             )
         )
         for change in document.accuracy
         if full or change.task is None
     )
-    notes = ("Paired, question by question, over those that both were asked word for word.",)
+    notes = (
+        "Base and run: over all that each was asked. Their difference: paired, question by "
+        "question, over the shared ones; better and worse by more than 1 point (95 % interval), "
+        "within it by the 90 % interval.",
+    )
     return Table(columns, rows, "accuracy", notes if rows else ())
 
 

@@ -12,6 +12,16 @@ MANY = 12
 """Checks that hold are only counted where there are more than this."""
 
 
+def gate_lines(receipt: GateReceipt) -> list[str]:
+    """What must be known of the runs before any check is read."""
+    lines = []
+    for role, side in (("run", receipt.run), ("base", receipt.base)):
+        if side is not None:
+            lines += [f"{role}: {mark}" for mark in side.marks]
+            lines += [f"{role} INVALID: {reason}" for reason in side.reasons]
+    return lines
+
+
 def gate_table(receipt: GateReceipt, full: bool) -> Table:
     """A row a check, the worst first."""
     passed = [check for check in receipt.checks if check.verdict == "PASS"]

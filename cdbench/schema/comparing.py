@@ -17,6 +17,10 @@ Change = Literal["better", "worse", "~"]
 """``~``: the interval holds no change, or no more than the margin was seen."""
 
 
+AccuracyVerdict = Literal["better", "worse", "within", "cannot tell"]
+"""Beyond the margin of accuracy, within it on either side, or too few questions to tell."""
+
+
 class DifferenceRecord(Record):
     """One thing that the two runs differ in beside their numbers."""
 
@@ -97,6 +101,7 @@ class AccuracyChange(Record):
     run: IntervalRecord | None
     shared: int = Field(0, description="questions that both sides answered")
     paired: PairedRecord | None = None
+    verdict: AccuracyVerdict | None = None
     difference: IntervalRecord | None = None
     agreement: AgreementRecord | None = None
     note: str | None = None

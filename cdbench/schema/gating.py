@@ -35,6 +35,10 @@ class GateCheck(Record):
     margin: Measure = None
     p: Measure = Field(None, description="of the FAIL test, after Holm's correction")
     n: int | None = Field(None, description="blocks, pairs or questions that it rests on")
+    pass_bound: Measure = Field(
+        None, description="one-sided bound of ratio that PASS looks at; at a look, its own"
+    )
+    fail_bound: Measure = Field(None, description="the same of FAIL")
 
 
 class LookRecord(Record):
