@@ -146,11 +146,12 @@ def _words(mode: str, metric: str, judged: Judged) -> str:
         return f"{figure}, from {interval.n} blocks: too few for an interval"
     margin, least = f"{100 * judged.margin:.3g} %", f"{1 / (1 + judged.margin):.3f}×"
     assert judged.pass_bound is not None, "an interval has ends"
+    bound = f"the one-sided bound to pass by is {judged.pass_bound:.3f}×"
     return {
-        "PASS": f"{figure}: worse than {least} (margin {margin}) is excluded",
+        "PASS": f"{figure}: worse than {least} (margin {margin}) is excluded; {bound}",
         "FAIL": f"{figure}: worse beyond the noise and the margin of {margin} ({least})",
         "INCONCLUSIVE": (
             f"{figure}: worse than {least} (margin {margin}) can be neither shown nor excluded; "
-            f"the bound to pass by is {judged.pass_bound:.3f}×"
+            f"{bound}"
         ),
     }[judged.decision.value]
