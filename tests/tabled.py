@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from cdbench.schema import (
 )
 from cdbench.schema.files import write_document
 from cdbench.schema.sweep import CellRound, SweepCell, SweepDocument
+from cdbench.stats.blocks import BlockRun, geometric_mean, log_ratios, mean
+from cdbench.stats.paired import compare_paired
 
 MANIFEST = Manifest(
     started_utc="2026-01-01T00:00:00+00:00",
@@ -86,7 +89,7 @@ def interval(estimate: float, half: float | None = None, n: int = 6) -> Interval
 def timed_run(**changes: Any) -> Result:
     """Six blocks of static, lockstep, cdb and a dense model, all requests there at once.
 
-    End to end cdb is 1.80x [1.75, 1.85] as fast as static and lockstep 1.30x [1.20, 1.40]; of the
+    End to end cdb is 1.80x [1.75, 1.85] as fast as static and lockstep 1.30x [1.24, 1.37]; of the
     decode ``flop_bound`` of 2.50x cdb realised 80 % and lockstep 60 %.
     """
     speeds = {"static": 1000.0, "lockstep": 1300.0, "cdb": 1800.0, "dense:small": 1500.0}
@@ -106,17 +109,7 @@ def timed_run(**changes: Any) -> Result:
             replayed=["tokens", "lengths", "depths"],
         ),
         "modes": {mode: _timed_mode(mode, rate) for mode, rate in speeds.items()},
-        "blocks": [
-            BlockRecord(index=index, order=order, mode=mode, wall_s=512 / rate)
-            for index in range(6)
-            for order, (mode, rate) in enumerate(speeds.items())
-        ],
-        "comparisons": [
-            *_compared("lockstep", "static", 1.3, 0.1, 1.5, 0.1),
-            *_compared("cdb", "static", 1.8, 0.05, 2.0, 0.04),
-            *_compared("cdb", "lockstep", 1.38, 0.08, 1.33, 0.07),
-            *_compared("cdb", "dense:small", 1.2, 0.3, 1.1, 0.2),
-        ],
+        **_timed(speeds, SPREAD, decode={"lockstep": 1.5, "cdb": 2.0, "dense:small": 1.8}),
         "bounds": {"lockstep": _bounds(0.6), "cdb": _bounds(0.8)},
         "waterfall": {"cdb": _waterfall()},
     }
@@ -158,11 +151,16 @@ def served_run(rate: int = 40, **changes: Any) -> Result:
                 "metrics": {"goodput": goodput.estimate, "mean_depth": 2.0},
             }
         )
-        completed = {"request_throughput": rate / slower, "goodput": rate / slower}
-        blocks += [
-            BlockRecord(index=i, order=0, mode=mode, wall_s=112 * slower / rate, metrics=completed)
-            for i in range(6)
-        ]
+        for i, swing in enumerate(SWING):
+            completed = {
+                "request_throughput": rate / slower,
+                "goodput": rate / slower + 0.5 * swing / _reach(),
+            }
+            wall_s = 112 * slower / rate
+            blocks += [
+                BlockRecord(index=i, order=o, mode=mode, wall_s=wall_s, metrics=completed)
+                for o in range(2)
+            ]
     work = {
         "hash": "cd" * 32,
         "source": "demo",
@@ -194,7 +192,7 @@ def at_threshold(threshold: float, depth: float, speed: float, **changes: Any) -
         update={
             "config": {**CONFIG, "exit": {**CONFIG["exit"], "threshold": threshold}},
             "modes": {**made.modes, "cdb": cdb},
-            "comparisons": _compared("cdb", "static", speed, 0.05, speed, 0.05),
+            **_timed({"static": 1000.0, "cdb": 1000 * speed}, SPREAD, decode={"cdb": speed}),
         }
     )
 
@@ -211,7 +209,7 @@ def at_width(width: int, speed: float, **changes: Any) -> Result:
         update={
             "config": {**CONFIG, "engine": engine},
             "modes": modes,
-            "comparisons": _compared("cdb", "static", speed, 0.05, speed, 0.05),
+            **_timed({"static": 1000.0, "cdb": 1000 * speed}, SPREAD, decode={"cdb": speed}),
         }
     )
 
@@ -289,41 +287,76 @@ def _timed_mode(mode: str, rate: float) -> ModeResult:
 def _live_mode(mode: str, loops: int) -> ModeResult:
     row = _timed_mode(mode.partition("@")[0], 1.0)
     depth = 1.75 if mode == "cdb" else float(loops)
-    changes: dict[str, Any] = {"max_loops": loops, "width": None, "max_residents": None, "metrics": {}}
+    changes: dict[str, Any] = {
+        "max_loops": loops,
+        "width": None,
+        "max_residents": None,
+        "metrics": {},
+    }
     return row.model_copy(update={**changes, "intervals": {}, "live": {"mean_depth": depth}})
 
 
 def _answers(mode: str, right: int) -> ModeAccuracy:
-    verdicts = {"cdb": "cannot tell", "static@2": "worse"}
-    rate = IntervalRecord(
-        estimate=right / 100, low=right / 100 - 0.05, high=min(1.0, right / 100 + 0.03), n=100
-    )
-    paired = None
-    if mode in verdicts:
-        lost = 95 - right + 1
-        paired = PairedRecord.model_validate(
-            {
-                "over": "static",
-                "n": 100,
-                "difference": interval((right - 95) / 100, 0.02, 100),
-                "lost": lost,
-                "gained": 1,
-                "mcnemar_p": 0.5,
-                "delta": 0.01,
-                "verdict": verdicts[mode],
-            }
-        )
+    base = [n < 95 for n in range(100)]
+    own = [n < right - 1 or n == 99 for n in range(100)] if mode != "static" else base
+    found = compare_paired(base, own)
+    assert found is not None
+    rate = IntervalRecord.of(found.rate)
+    paired = None if mode == "static" else PairedRecord.of(found, "static")
     task = TaskAccuracy(metric="exact_match", filter="none", rate=rate, paired=paired)
     return ModeAccuracy(rate=rate, paired=paired, tasks={"sum_1": task, "copy_1": task})
 
 
-def _compared(
-    mode: str, over: str, e2e: float, e2e_half: float, decode: float, decode_half: float
-) -> list[Comparison]:
-    return [
-        Comparison(mode=mode, over=over, scope="e2e", speedup=interval(e2e, e2e_half)),
-        Comparison(mode=mode, over=over, scope="decode", speedup=interval(decode, decode_half)),
-    ]
+SPREAD = {"cdb": 0.028, "lockstep": 0.05}
+"""Half-widths of the intervals over a steady mode, on logs."""
+SWING = (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0)
+
+
+def _reach() -> float:
+    """Half-width of the t interval of ``SWING``."""
+    found = mean(SWING)
+    assert found is not None
+    assert found.high is not None
+    return found.high
+
+
+def _timed(
+    rates: dict[str, float], spread: dict[str, float], decode: dict[str, float]
+) -> dict[str, Any]:
+    """Blocks of modes with these output rates, and the speed-ups over static and others they give.
+
+    ``decode``: speed-ups over static of decoding, 1 where none is given.
+    """
+    blocks = []
+    for index in range(6):
+        for order, mode in enumerate((*rates, *reversed(rates))):
+            factor = math.exp(spread.get(mode, 0.0) * SWING[index] / _reach())
+            wall_s = 512 / rates[mode] * factor
+            decode_wall_s = 0.4 / decode.get(mode, 1.0) * factor
+            blocks.append(
+                BlockRecord(
+                    index=index, order=order, mode=mode, wall_s=wall_s, decode_wall_s=decode_wall_s
+                )
+            )
+    pairs = [("lockstep", "static"), ("cdb", "static"), ("cdb", "lockstep"), ("cdb", "dense:small")]
+    comparisons = []
+    for mode, over in pairs:
+        for scope in ("e2e", "decode"):
+            if mode in rates and over in rates:
+                walls = [
+                    BlockRun(
+                        b.index, b.mode, b.wall_s if scope == "e2e" else float(b.decode_wall_s or 0)
+                    )
+                    for b in blocks
+                ]
+                logs = log_ratios(walls, mode, over)
+                found = geometric_mean(logs)
+                assert found is not None
+                made = {"mode": mode, "over": over, "scope": scope, "log_ratios": logs}
+                comparisons.append(
+                    Comparison.model_validate({**made, "speedup": IntervalRecord.of(found)})
+                )
+    return {"blocks": blocks, "comparisons": comparisons}
 
 
 def _bounds(share: float) -> dict[str, BoundRecord]:

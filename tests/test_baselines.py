@@ -14,7 +14,8 @@ from cdbench.compare.fingerprint import fingerprint
 from cdbench.compare.promotion import NAME, moved_counts, promotion, write_promotion
 from cdbench.compare.stored import stored_baselines
 from cdbench.errors import InvalidRunError, OutputError, UsageError
-from cdbench.schema import Result, Validity
+from cdbench.schema import IntervalRecord, Result, Validity
+from cdbench.stats.blocks import mean
 from tests.comparing import MANIFEST, side, timed_result, walls, written
 
 RUN = timed_result(walls(static=2.0, cdb=1.0))
@@ -22,7 +23,11 @@ MACHINE = fingerprint(MANIFEST)
 BUSY = Validity(verdict="INVALID", reasons=["busy"], timing=["busy"])
 BROKEN = Validity(verdict="INVALID", reasons=["unequal work", "busy"], timing=["busy"])
 OWN_DEPTHS = {"workload": RUN.workload.model_copy(update={"replayed": []})}
-FIVE_BLOCKS = timed_result({mode: each[:5] for mode, each in walls(static=2.0, cdb=1.0).items()})
+TOO_FEW = ["5 blocks were timed; an interval needs 6"]
+FIVE_BLOCKS = timed_result(
+    {mode: each[:5] for mode, each in walls(static=2.0, cdb=1.0).items()},
+    validity=Validity(verdict="INVALID", reasons=TOO_FEW, timing=TOO_FEW),
+)
 
 
 def changed(**changes: Any) -> Result:
@@ -176,9 +181,16 @@ def test_a_count_that_varied_is_left_out_and_it_is_said(
         run.model_copy(update={"metrics": {**run.metrics, "refills": float(run.index)}})
         for run in RUN.blocks
     ]
-    values = {"refills": 2.5}
+    found = mean([float(index) for index in range(6)])
+    assert found is not None
+    varied = {"refills": IntervalRecord.of(found)}
     modes = {
-        label: mode.model_copy(update={"metrics": {**mode.metrics, **values}})
+        label: mode.model_copy(
+            update={
+                "metrics": {**mode.metrics, "refills": 2.5},
+                "intervals": {**mode.intervals, **varied},
+            }
+        )
         for label, mode in RUN.modes.items()
     }
     source = written(tmp_path / "source", changed(blocks=blocks, modes=modes))

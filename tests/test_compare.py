@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -414,3 +415,15 @@ def test_a_side_reads_its_directory_or_its_file(tmp_path: Path) -> None:
     path = written(tmp_path / "run", BASE)
     sides: list[Side] = [read_side(str(path)), read_side(str(path / "result.json"))]
     assert sides[0].result == sides[1].result == BASE
+
+
+def test_a_pipe_in_a_results_place_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written(tmp_path / "run", BASE)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "result.json")
+    (tmp_path / "folder" / "result.json").mkdir(parents=True)
+    for name, says in (("pipe", "no regular file"), ("folder", "is a directory")):
+        assert main(["compare", str(run), str(tmp_path / name)]) == 2
+        assert says in capsys.readouterr().err

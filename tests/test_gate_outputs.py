@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdbench.compare.outputs import prove_outputs, write_outputs
+from cdbench.compare.outputs import baselines_read, files_read, prove_outputs, write_outputs
 from cdbench.compare.outputs.annotations import MOST, workflow_commands
 from cdbench.compare.outputs.junit import to_junit
 from cdbench.compare.outputs.markdown import MOST_BYTES, plain, to_markdown
 from cdbench.compare.outputs.write import append_step_summary
 from cdbench.errors import OutputError, UsageError
+from cdbench.render.formats import visible
 from cdbench.schema import IntervalRecord
 from cdbench.schema.comparing import DifferenceRecord, SideRecord
 from cdbench.schema.gating import GateCheck, GateReceipt, LookRecord
@@ -319,6 +320,21 @@ def test_random_weights_and_synthetic_depths_are_warned_of() -> None:
     ]
 
 
+def test_replay_and_invalid_stand_in_the_annotations_too() -> None:
+    spoiled = side("new", verdict="INVALID", reasons=["it was killed"], marks=["replayed tokens"])
+    made = receipt(SPOILED, verdict="INVALID", code=3, run=spoiled, base=side("old", marks=["M"]))
+    lines = workflow_commands(made)
+    assert "::warning title=cdbench gate demo::new: INVALID: it was killed" in lines
+    assert "::warning title=cdbench gate demo::old: M" in lines
+    assert "::notice title=cdbench gate demo::new: replayed tokens" in lines
+
+
+def test_marks_are_not_crowded_out_by_notes() -> None:
+    marked = side("new", marks=["RANDOM WEIGHTS"])
+    lines = workflow_commands(receipt(PASSED, run=marked, notes=["a note"] * 30))
+    assert any("RANDOM WEIGHTS" in line for line in lines)
+
+
 def test_what_a_runner_would_drop_is_counted() -> None:
     checks = [FAILED.model_copy(update={"name": f"timed: {n}"}) for n in range(25)]
     lines = workflow_commands(receipt(*checks, verdict="FAIL", code=1))
@@ -335,7 +351,7 @@ def test_an_annotation_is_one_command_whatever_it_says(words: str) -> None:
     match = re.fullmatch(r"::error title=([^:,]*)::(.*)", line, flags=re.S)
     assert match is not None
     message = match[2].replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
-    assert message == words[:2000]
+    assert message == visible(words[:2000])
 
 
 # --- where they go ---
@@ -385,6 +401,8 @@ def test_places_are_refused_before_anything_is_judged(tmp_path: Path) -> None:
         ((None, tmp_path, None), "is a directory"),
         ((junit, summary, junit), "--receipt"),
         ((None, None, read), "read here"),
+        ((tmp_path / "requests.jsonl", None, None), "is what a run wrote"),
+        ((None, tmp_path / "samples_gsm8k.jsonl", None), "is what a run wrote"),
         ((None, None, tmp_path / ("x" * 300)), "--receipt"),
     ]
     for arguments, says in cases:
@@ -396,6 +414,35 @@ def test_places_are_refused_before_anything_is_judged(tmp_path: Path) -> None:
     prove_outputs(None, None, None, {"GITHUB_STEP_SUMMARY": str(tmp_path / "new.md")})
     prove_outputs(None, None, None, {"GITHUB_STEP_SUMMARY": ""})
     assert sorted(tmp_path.iterdir()) == [read]
+
+
+def test_a_link_to_a_runs_file_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "mine.json").symlink_to("result.json")
+    with pytest.raises(UsageError, match="is what a run wrote"):
+        prove_outputs(None, None, tmp_path / "mine.json", {})
+
+
+def test_what_a_gate_reads_is_known_before_it_is_read(tmp_path: Path) -> None:
+    for name in ("demo.json", "demo.abc.json", "demolition.json", "demo.txt"):
+        (tmp_path / name).touch()
+    read = set(baselines_read("demo", tmp_path))
+    assert read == {tmp_path / "demo.json", tmp_path / "demo.abc.json"}
+    # Where there is none yet, what is written in its place would be read the next time.
+    assert set(baselines_read("new", tmp_path)) == {tmp_path / "new.json"}
+    assert [path.name for path in files_read("ci", [str(tmp_path)])] == ["ci.yaml"]
+
+
+def test_what_can_be_written_is_written_beside_what_cannot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junit, summary, _ = all_places(tmp_path)
+    made = regressed()
+    with pytest.raises(OutputError, match=r"no/r\.json"):
+        write_outputs(made, junit, summary, tmp_path / "no" / "r.json", {"GITHUB_ACTIONS": "true"})
+    assert junit.read_text() == to_junit(made)
+    assert summary.read_text() == to_markdown(made)
+    assert capsys.readouterr().err.splitlines() == workflow_commands(made)
 
 
 def test_a_summary_that_cannot_be_written_is_one_line_and_leaves_what_was_there(

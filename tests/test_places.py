@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +25,8 @@ from cdbench.bench.places import (
     typed_path,
 )
 from cdbench.cli.main import main
-from cdbench.errors import UsageError
+from cdbench.errors import OutputError, UsageError
+from cdbench.schema.files import write_whole
 from cdbench.sweep.directory import SweepDirectory
 
 LONG = "x" * 300
@@ -117,6 +121,87 @@ def test_a_file_is_refused_where_a_directory_is_or_its_partial_name_is_too_long(
     with pytest.raises(UsageError, match="File name too long"):
         claim_file(tmp_path / ("x" * 250), "--plot")
     assert everything_in(tmp_path) == []
+
+
+# What is there and is no regular file.
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    target, link, loose = tmp_path / "far" / "t", tmp_path / "link", tmp_path / "loose"
+    target.parent.mkdir()
+    target.write_text("old")
+    link.symlink_to(target)
+    loose.symlink_to("far/new")
+    for path in (link, loose):
+        prove_writable(path, "--out")
+        write_whole(path, "new")
+        assert path.is_symlink()
+        assert path.read_text() == "new"
+    assert target.read_text() == "new"
+    assert sorted(target.parent.iterdir()) == [tmp_path / "far" / "new", target]
+
+
+def test_a_pipe_takes_what_is_written_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    prove_writable(pipe, "--out")
+    with ThreadPoolExecutor(1) as reader:
+        found = reader.submit(pipe.read_text)
+        write_whole(pipe, "said")
+        assert found.result(timeout=10) == "said"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_device_takes_what_is_written_and_stays_a_device() -> None:
+    before = os.stat("/dev/null")
+    prove_writable(Path("/dev/null"), "--out")
+    write_whole(Path("/dev/null"), "gone")
+    assert os.path.samestat(before, os.stat("/dev/null"))
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(OutputError, match="No space left"):
+        write_whole(Path("/dev/full"), "x")
+
+
+def test_what_can_neither_be_replaced_nor_written_into_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(place))
+        with pytest.raises(UsageError, match=r"--out .*is no regular file\); name another place"):
+            prove_writable(place, "--out")
+        with pytest.raises(OutputError, match="no regular file"):
+            write_whole(place, "x")
+    assert stat.S_ISSOCK(place.stat().st_mode)
+
+
+def test_an_open_file_of_the_process_is_not_replaced_under_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as held:
+        (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{held.fileno()}")
+        for path in (Path(f"/dev/fd/{held.fileno()}"), tmp_path / "stdout"):
+            with pytest.raises(UsageError, match="is an open file of this process"):
+                prove_writable(path, "--out")
+
+
+def test_many_who_write_one_file_at_once_leave_one_of_theirs(tmp_path: Path) -> None:
+    file, start = tmp_path / "f", Barrier(8)
+
+    def write(number: int) -> None:
+        start.wait()
+        for _ in range(20):
+            write_whole(file, str(number) * 5000)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    text = file.read_text()
+    assert text == text[0] * 5000
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_has_the_permissions_that_any_new_one_has(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    write_whole(tmp_path / "f", "x")
+    assert (tmp_path / "f").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_an_unknown_home_is_refused() -> None:

@@ -16,7 +16,7 @@ from cdbench.render.formats import Kind, format_value
 from cdbench.render.layout import GAP, fit
 from cdbench.render.markdown import to_markdown
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.render.terminal import make_console, print_table
+from cdbench.render.terminal import make_console, print_lines, print_table, print_whole
 
 
 class Terminal(io.StringIO):
@@ -276,6 +276,33 @@ def test_an_ascii_stream_gets_ascii() -> None:
 
 
 # --- bars ---
+
+
+HOSTILE = "a\x1b[2J\x07\x9b31m\x7f\r\u202eb\u2028c"
+
+
+def test_nothing_acts_on_a_terminal_but_a_line_break() -> None:
+    assert formats.visible("a\tb\nc× é") == "a b\nc× é"
+    shown = formats.visible(HOSTILE)
+    assert len(shown) == len(HOSTILE)
+    assert all(c.isprintable() for c in shown)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [120, 12])
+def test_hostile_names_do_not_reach_the_terminal(width: int, encoding: str) -> None:
+    table = Table(
+        (Column(HOSTILE, note=HOSTILE),), (Row((text(HOSTILE),), HOSTILE),), HOSTILE, (HOSTILE,)
+    )
+    bytes_out = io.BytesIO()
+    console = make_console(io.TextIOWrapper(bytes_out, encoding=encoding), width)
+    print_table(table, console)
+    print_lines(console, HOSTILE)
+    print_whole(console, HOSTILE)
+    console.file.flush()
+    printed = bytes_out.getvalue().decode(encoding)
+    assert "[2J" in printed
+    assert all(c.isprintable() or c == "\n" for c in printed)
 
 
 def test_depth_bars() -> None:

@@ -163,6 +163,30 @@ def test_records_that_contradict_their_run_are_no_report(
     assert "cdbench recheck" in line
 
 
+def test_a_result_that_its_records_contradict_is_no_report(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Edited consistently with nothing else in it: only the raw records tell."""
+    document = json.loads((run / RESULT_FILE).read_text())
+    document["workload"]["requests"] += 1
+    (run / RESULT_FILE).write_text(json.dumps(document))
+    assert "edited, damaged" in failed(capsys, str(run))
+    assert not (run / REPORT_FILE).exists()
+
+
+def test_a_lone_result_that_contradicts_itself_is_no_report(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((run / RESULT_FILE).read_text())
+    document["comparisons"][0]["speedup"]["high"] = 9.0
+    alone = tmp_path / "alone.json"
+    alone.write_text(json.dumps(document))
+    out = tmp_path / "page.html"
+    line = failed(capsys, str(alone), "--out", str(out))
+    assert "speed-up" in line
+    assert not out.exists()
+
+
 @pytest.mark.usefixtures("sketches")
 def test_a_directory_without_raw_records_still_has_a_report(run: Path) -> None:
     for path in run.iterdir():

@@ -98,12 +98,30 @@ def test_a_file_that_is_there_stays_unless_forced(
     assert file.read_text().startswith("table,")
 
 
-@pytest.mark.parametrize("name", ["result.json", "requests.jsonl", "sweep.json", "launches.npz"])
+@pytest.mark.parametrize("name", ["x.pdf", "x", "x.md5"])
+def test_an_ending_of_no_format_asks_for_the_format(
+    run: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    assert table(run, "--out", str(file)) == 2
+    assert "add --format F" in capsys.readouterr().err
+    assert not file.exists()
+    assert table(run, "--out", str(file), "--format", "csv") == 0
+    assert file.read_text().startswith("table,")
+
+
+@pytest.mark.parametrize(
+    "name", ["result.json", "requests.jsonl", "sweep.json", "launches.npz", "samples_x.jsonl"]
+)
 def test_what_a_run_wrote_is_never_replaced(
     run: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = Path(run, "result.json").read_bytes()
     assert table(run, "--out", f"{run}/{name}", "--force") == 2
+    assert "is not replaced" in capsys.readouterr().err
+    link = Path(run).with_name("link.csv")
+    link.symlink_to(Path(run, name))
+    assert table(run, "--out", str(link), "--force") == 2
     assert "is not replaced" in capsys.readouterr().err
     assert Path(run, "result.json").read_bytes() == before
 

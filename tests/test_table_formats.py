@@ -302,6 +302,17 @@ def test_hostile_names_stay_texts_in_html_and_markdown() -> None:
     assert to_markdown(table).count("|\n") == 4
 
 
+def test_no_text_acts_on_markdown_wherever_it_stands() -> None:
+    name = "<img src=x> `a` **b** ~~c~~ [d](http://e) \x1b[31m _f_\n# g"
+    table = Table((Column(name, note=name),), (Row((text(name),), name),), name, (name,), (name,))
+    page = to_markdown(table)
+    assert not set(page) & set("`<>~\x1b")
+    assert "](" not in page
+    assert "\n#" not in page
+    assert page.count("**") == 4  # the title's and the group's
+    assert "_f_" not in page
+
+
 def test_a_table_without_rows_is_its_notes_in_every_format() -> None:
     empty = Table((Column("mode"),), (), "nothing", ("no run has it",))
     for name in FORMATS:

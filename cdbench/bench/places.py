@@ -7,14 +7,15 @@ ends, so that a file left behind by a killed one is in nobody's way.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 from cdbench.errors import UsageError
+from cdbench.schema.files import is_stream, partial_of
 
 CLAIM_FILE = ".claim"
 """In a claimed directory; a claimed file has ``.NAME.claim`` beside it."""
@@ -95,9 +96,13 @@ def prove_writable(path: Path, flag: str) -> None:
     with _refusing(path, flag):
         if path.is_dir():
             raise UsageError(f"{flag} {path}: is a directory; name a file")
+        if is_stream(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         # Files are written beside their place and then moved: the longer name must fit too.
-        descriptor, probe = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-        os.close(descriptor)
+        probe = partial_of(Path(os.path.realpath(path)))
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         os.unlink(probe)
 
 

@@ -159,7 +159,14 @@ def _compare(runs: list[str], margin: float, full: bool, as_json: bool) -> None:
 def _sides(runs: list[str]) -> list[Side]:
     from cdbench.compare.sides import read_side
 
-    return [read_side(run) for run in runs]
+    sides = [read_side(run) for run in runs]
+    seen: dict[Path, str] = {}
+    for side, typed in zip(sides, runs, strict=True):
+        place = side.directory.resolve()
+        if side.rechecked and place in seen:
+            raise UsageError(f"{typed}: is {seen[place]} itself; name another run")
+        seen[place] = typed
+    return sides
 
 
 def _print(document: ComparisonDocument, full: bool, apart: bool) -> None:
@@ -178,21 +185,23 @@ def _judge(runs: list[str], asked: GateRequest, full: bool, as_json: bool) -> No
     from cdbench.compare.baselines import find_bases
     from cdbench.compare.gate import judge_run
     from cdbench.compare.gate_file import read_gate
-    from cdbench.compare.outputs import prove_outputs, write_outputs
+    from cdbench.compare.outputs import baselines_read, files_read, prove_outputs, write_outputs
 
     if len(runs) > 2:
         raise UsageError(f"--gate: {len(runs)} runs; give RUN, or BASE and RUN")
     if len(runs) > 1 and asked.baseline is not None:
         raise UsageError("--baseline: BASE is given, so no baseline is read; drop one of them")
     gate, sha256 = read_gate(asked.gate)
-    kept = [Path(path) for path in (asked.gate, *runs) if Path(path).is_file()]
+    directory = None if asked.baseline is None else _path(asked.baseline, "--baseline")
+    kept = [*files_read(asked.gate, runs), *baselines_read(gate.name, directory)]
     prove_outputs(asked.junit, asked.summary, asked.receipt, os.environ, kept)
     *bases, run = _sides(runs)
-    directory = None if asked.baseline is None else _path(asked.baseline, "--baseline")
     found = find_bases(gate, run, bases[0] if bases else None, directory, require=asked.require)
     receipt = judge_run(gate, sha256, run, found)
-    write_outputs(receipt, asked.junit, asked.summary, asked.receipt, os.environ)
-    print_receipt(receipt, full, as_json)
+    try:
+        write_outputs(receipt, asked.junit, asked.summary, asked.receipt, os.environ)
+    finally:  # what was found is said even where it could not be kept
+        print_receipt(receipt, full, as_json)
     if receipt.exit_code:
         raise typer.Exit(receipt.exit_code)
 
@@ -204,9 +213,11 @@ def print_receipt(receipt: GateReceipt, full: bool, as_json: bool) -> None:
 
         print_json(json.loads(receipt.model_dump_json()))
         return
-    from cdbench.render.gate_report import gate_table
+    from cdbench.render.gate_report import gate_lines, gate_table
     from cdbench.render.terminal import make_console, print_lines, print_table
 
     console = make_console()
+    if known := gate_lines(receipt):
+        print_lines(console, *known, "")
     print_table(gate_table(receipt, full), console)
     print_lines(console, "", *receipt.sentences)

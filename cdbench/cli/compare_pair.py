@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cdbench.cli.interrupts import interrupted_once
 from cdbench.cli.streams import tell
 from cdbench.errors import UsageError
 
@@ -34,26 +35,42 @@ class PairRequest:
 
 
 def judge_pair(asked: PairRequest, full: bool, as_json: bool) -> None:
-    """Measure both, print the verdict, and end with its exit code."""
+    """Measure both, print the verdict, and end with its exit code.
+
+    SIGTERM, by which CI systems cancel a job, ends it as Ctrl-C does: both workers first.
+    """
+    with interrupted_once():
+        _judge(asked, full, as_json)
+
+
+def _judge(asked: PairRequest, full: bool, as_json: bool) -> None:
     from cdbench.compare.gate_file import read_gate
-    from cdbench.compare.outputs import prove_outputs, write_outputs
-    from cdbench.compare.pair import run_pair
+    from cdbench.compare.outputs import files_read, prove_outputs, write_outputs
+    from cdbench.compare.pair import UnkeptOutcome, run_pair
+    from cdbench.compare.pair.files import PAIR_FILE
 
     gate, sha256 = (None, "") if asked.gate is None else read_gate(asked.gate)
-    kept = [Path(path) for path in (asked.gate, asked.config) if path and Path(path).is_file()]
+    kept = files_read(asked.gate, [] if asked.config is None else [asked.config])
+    kept += [] if asked.out is None else [asked.out / PAIR_FILE]
     prove_outputs(asked.junit, asked.summary, asked.receipt, os.environ, kept)
-    outcome = run_pair(
-        *asked.pythons,
-        asked.config,
-        gate,
-        sha256,
-        overrides=asked.overrides,
-        self_test=asked.self_test,
-        progress=(lambda line: None) if as_json else tell,
-        out=asked.out,
-    )
-    write_outputs(outcome.receipt, asked.junit, asked.summary, asked.receipt, os.environ)
-    _print(outcome, full, as_json)
+    try:
+        outcome = run_pair(
+            *asked.pythons,
+            asked.config,
+            gate,
+            sha256,
+            overrides=asked.overrides,
+            self_test=asked.self_test,
+            progress=(lambda line: None) if as_json else tell,
+            out=asked.out,
+        )
+    except UnkeptOutcome as error:
+        _print(error.outcome, full, as_json)
+        raise
+    try:
+        write_outputs(outcome.receipt, asked.junit, asked.summary, asked.receipt, os.environ)
+    finally:  # what was found is said even where it could not be kept
+        _print(outcome, full, as_json)
     if outcome.receipt.exit_code:
         raise typer.Exit(outcome.receipt.exit_code)
 
@@ -73,10 +90,12 @@ def _print(outcome: PairOutcome, full: bool, as_json: bool) -> None:
     if as_json:
         print_json(json.loads(outcome.model_dump_json()))
         return
-    from cdbench.render.gate_report import gate_table
+    from cdbench.render.gate_report import gate_lines, gate_table
     from cdbench.render.terminal import make_console, print_lines, print_table
 
     console = make_console()
+    if known := gate_lines(outcome.receipt):
+        print_lines(console, *known, "")
     print_table(gate_table(outcome.receipt, full), console)
     print_lines(console, "", *outcome.receipt.sentences)
     if outcome.self_test is not None:

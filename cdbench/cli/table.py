@@ -67,9 +67,9 @@ def verb(
     from cdbench.render.styles.points import read_points
 
     check_style(style)
+    place = None if out is None else _place(out, force, runs)
     chosen = _format(format_name, out)
     _check_flags(chosen, label, siunitx)
-    place = None if out is None else _place(out, force, runs)
     made = make_tables(style, read_points(runs))
     if caption is not None:
         made = [replace(table, title=caption) for table in made]
@@ -86,10 +86,10 @@ def verb(
 
 
 def _format(name: str | None, out: str | None) -> str:
-    from cdbench.render.export import format_named, format_of
+    from cdbench.render.export import format_named, format_of_file
 
     if name is None:
-        return (format_of(out) if out is not None else None) or "rich"
+        return "rich" if out is None else format_of_file(out)
     format_named(name)
     return name
 
@@ -107,19 +107,12 @@ def _check_flags(chosen: str, label: str | None, siunitx: bool) -> None:
 def _place(out: str, force: bool, runs: Sequence[str]) -> Path:
     """The file of ``--out``. UsageError: it is there, is of another command, or cannot be made."""
     from cdbench.bench.places import typed_path
-    from cdbench.schema import files
-    from cdbench.schema.recording import RECORD_FILE
-    from cdbench.schema.stages import STAGES_FILE
-    from cdbench.schema.sweep import SWEEP_FILE
+    from cdbench.bench.run_files import is_run_file
 
     path = typed_path(out, "--out")
     named = [os.path.realpath(typed_path(run, "RUN")) for run in runs]
-    theirs = (
-        *(files.RESULT_FILE, files.REQUESTS_FILE, files.REPEATS_FILE, files.WORKLOAD_FILE),
-        *(files.LAUNCHES_FILE, files.STAGE_PASSES_FILE, files.TRACE_FILE),
-        *(SWEEP_FILE, STAGES_FILE, RECORD_FILE),
-    )
-    if path.name in theirs or os.path.realpath(path) in named:
+    place = os.path.realpath(path)  # a link is written through
+    if is_run_file(path) or is_run_file(Path(place)) or place in named:
         raise UsageError(
             f"--out {path}: is what a run wrote, so it is not replaced; name a new file"
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cdbench.bench.again import flat, manifest_facts, short
+from cdbench.compare.effective import effective_config
 from cdbench.schema import Manifest, Result
 from cdbench.schema.comparing import DifferenceRecord, Effect
 
@@ -37,7 +38,9 @@ def differences_of(base: Result, run: Result) -> list[DifferenceRecord]:
     found = [
         *_work(base, run),
         *manifest_differences(base.manifest, run.manifest),
-        *setting_differences(base.config, run.config),
+        *setting_differences(
+            effective_config(base.config, base), effective_config(run.config, run)
+        ),
     ]
     order = list(Effect.__args__)  # type: ignore[attr-defined]
     return sorted(found, key=lambda difference: order.index(difference.effect))

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cdbench.render.table import Cell, Column, Direction, Row, Table
 
 
-def mark_best(table: Table, skip: Collection[int] = ()) -> Table:
+def mark_best(table: Table) -> Table:
     """The table with its best cells marked, column by column within each group of rows.
 
     A cell is best where its interval overlaps that of no other number of the column in its group,
     on the better side of them all. None is where the column has no direction, where there is
     nothing to compare with, or where one of the numbers has no interval or is of an INVALID run:
-    then it cannot be told. ``skip`` are the places of columns whose better side is not one between
-    these rows.
+    then it cannot be told. The rows of a group must be of one run: intervals do not hold how far
+    runs lie apart.
     """
     rows: list[Row] = []
     for _, group in table.groups():
         best = [
-            None if i in skip else _best(column, [r.cells[i] for r in group])
-            for i, column in enumerate(table.columns)
+            _best(column, [r.cells[i] for r in group]) for i, column in enumerate(table.columns)
         ]
         rows += [
             replace(row, cells=tuple(_marked(c, best[i] == at) for i, c in enumerate(row.cells)))

@@ -64,6 +64,18 @@ def format_of(file: str) -> str | None:
     return next((name for name, each in FORMATS.items() if file.endswith(each.ending)), None)
 
 
+def format_of_file(file: str) -> str:
+    """The format of a file by its ending. UsageError: no format's files end so."""
+    found = format_of(file)
+    if found is None:
+        endings = ", ".join(each.ending for each in FORMATS.values())
+        raise UsageError(
+            f"--out {file}: no format's files end so ({endings}); name another file, or add "
+            "--format F"
+        )
+    return found
+
+
 def _markdown(tables: Sequence[Table], _: Options) -> str:
     return "\n".join(to_markdown(table) for table in tables)
 

@@ -8,6 +8,7 @@ so that a narrow table can put the second under the first.
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -108,9 +109,21 @@ def asciify(text: str) -> str:
 
 
 def for_encoding(text: str, encoding: str | None) -> str:
-    """The text as it is where the encoding allows, else in ASCII."""
+    """The text as it is where the encoding allows, else in ASCII; ``visible`` in either."""
+    text = visible(text)
     return text if can_print(text, encoding) else asciify(text)
 
+
+def visible(text: str) -> str:
+    """The text without characters that act on a terminal or turn text around: a sign for each.
+
+    Names come from files that others wrote. Line breaks stay, for they are laid out.
+    """
+    return _ACTING.sub("\ufffd", text.replace("\t", " "))
+
+
+_ACTING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Controls (C0, C1, DEL) but the line feed; other line ends; overrides of direction."""
 
 _ASCII = str.maketrans(
     {

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from cdbench.render.formats import visible
 from cdbench.render.table import Cell, Row, Table, marked
+
+_ENTITIES = str.maketrans(
+    {
+        "\\": "&#92;",
+        "&": "&amp;",
+        "<": "&lt;",
+        ">": "&gt;",
+        "`": "&#96;",
+        "*": "&#42;",
+        "~": "&#126;",
+    }
+)
 
 
 def to_markdown(table: Table) -> str:
@@ -13,11 +27,19 @@ def to_markdown(table: Table) -> str:
     Of a table without rows only title, caption and notes are left.
     """
     marks = table.footnotes() if table.rows else {}
-    above = [f"**{_escape(table.title)}**"] if table.title else []
-    above += [_escape(line) for line in table.caption]
+    above = [f"**{plain(table.title)}**"] if table.title else []
+    above += [plain(line) for line in table.caption]
     grid = ["\n".join(_grid(table, marks))] if table.rows else []
-    notes = [f"({mark}) {note}" for note, mark in marks.items()]
-    return "\n\n".join([*above, *grid, *table.notes, *notes]) + "\n"
+    notes = [f"({mark}) {plain(note)}" for note, mark in marks.items()]
+    return "\n\n".join([*above, *grid, *map(plain, table.notes), *notes]) + "\n"
+
+
+def plain(words: str) -> str:
+    """A text on one line that means nothing to Markdown or HTML."""
+    line = " ".join(visible(words.replace("\n", " ")).split())
+    escaped = line.translate(_ENTITIES).replace("](", "]&#40;")
+    # Within a word an underscore is only an underscore.
+    return re.sub(r"(?<!\w)_|_(?!\w)", "&#95;", escaped)
 
 
 def _grid(table: Table, marks: dict[str, str]) -> Iterator[str]:
@@ -48,4 +70,5 @@ def _line(cells: list[str]) -> str:
 
 
 def _escape(content: str) -> str:
-    return content.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    """Plain, within its cell."""
+    return plain(content).replace("|", "\\|")

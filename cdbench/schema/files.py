@@ -3,14 +3,20 @@
 Files of one record a line are appended to while a run goes on, each time with all that belongs
 together, which is on disk before the next begins. Only a crash can tear the last line, and readers
 leave it out. A full disk or an interruption in the middle of writing leaves a file as it was.
+
+A file is written beside its place and moved there. A link stays one: what it leads to is replaced.
+Into a device or a pipe is written straight, for nothing else can be done with them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
+import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -165,6 +171,9 @@ def _validated(validate: Callable[[str], Any], text: str, where: str) -> Any:
 
 
 def _read(path: Path) -> str:
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        kind = "is a directory" if os.path.isdir(path) else "is no regular file"
+        raise UsageError(f"{path}: {kind}; name a run directory or its file")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -185,18 +194,57 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OutputError: it cannot be written.
     """
-    partial = path.with_name(path.name + ".partial")
     with output_errors(path):
+        if is_stream(path):
+            with path.open("wb") as file:
+                yield file
+            return
+        place = Path(os.path.realpath(path))
+        partial = partial_of(place)
         try:
-            with partial.open("wb") as file:
+            with partial.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(partial, path)
+            os.replace(partial, place)
         except BaseException:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
+
+
+def partial_of(place: Path) -> Path:
+    """Where a file is written before it is moved to its place: a name that is nobody else's."""
+    return place.with_name(f"{place.name}.{secrets.token_hex(4)}.partial")
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what is there takes bytes as they come, as a character device or a pipe does.
+
+    Raises:
+        OSError: it is neither that nor a file that another may replace.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+        return True
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if _is_descriptor(path):
+        # Whoever holds it open would go on writing to the one that was replaced.
+        raise OSError(errno.EINVAL, "it is an open file of this process")
+    return False
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether it leads to its file through the process, as ``/dev/stdout`` does."""
+    while not os.path.realpath(path.parent).startswith("/proc/"):
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return True
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from cdbench.render.formats import visible
 from cdbench.schema.gating import GateCheck, GateReceipt
 
 MOST = 10
@@ -18,19 +19,14 @@ LEVELS = ("error", "warning", "notice")
 
 
 def workflow_commands(receipt: GateReceipt) -> list[str]:
-    """One command for every check that does not hold and every note, and one for the verdict."""
+    """One command for every check that does not hold, mark and note, and one for the verdict."""
     found: dict[str, list[str]] = {level: [] for level in LEVELS}
     for check in receipt.checks:
         if check.verdict != "PASS":
             found[_level(receipt, check)].append(_command(receipt, check.why, check.name))
+    for level, mark in _marks(receipt):
+        found[level].append(_command(receipt, mark))
     found["warning"] += [_command(receipt, note) for note in receipt.notes]
-    found["warning"] += [
-        _command(receipt, f"{side.name}: {mark}")
-        for side in (receipt.run, receipt.base)
-        if side is not None
-        for mark in side.marks
-        if not mark.startswith("replayed")
-    ]
     if receipt.verdict == "PASS":
         found["notice"] += [_command(receipt, sentence) for sentence in receipt.sentences]
     return [line for level in LEVELS for line in _kept(receipt, level, found[level])]
@@ -39,6 +35,17 @@ def workflow_commands(receipt: GateReceipt) -> list[str]:
 def annotations_wanted(environ: Mapping[str, str]) -> bool:
     """Whether this runs where the commands are read; anywhere else they are noise."""
     return environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _marks(receipt: GateReceipt) -> Iterator[tuple[str, str]]:
+    """Level and text of what must be known of either side; replay is how fair runs are made."""
+    for side in (receipt.run, receipt.base):
+        if side is None:
+            continue
+        yield from (("warning", f"{side.name}: INVALID: {reason}") for reason in side.reasons)
+        for mark in side.marks:
+            level = "notice" if mark.startswith("replayed") else "warning"
+            yield level, f"{side.name}: {mark}"
 
 
 def _level(receipt: GateReceipt, check: GateCheck) -> str:
@@ -65,7 +72,7 @@ def _command(receipt: GateReceipt, message: str, check: str = "") -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return visible(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

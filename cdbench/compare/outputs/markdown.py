@@ -7,13 +7,13 @@ do (folded away where there are many), what differs, and the plain last lines. A
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cdbench.render.compare_report import EFFECTS
 from cdbench.render.gate_report import ORDER, gate_table
+from cdbench.render.markdown import plain as plain_markdown
 from cdbench.render.markdown import to_markdown as table_markdown
 from cdbench.render.table import Column, Row, Table, text
 from cdbench.schema.comparing import SideRecord
@@ -30,18 +30,6 @@ MOST_CHARACTERS = 300
 RATIO = "as good as"
 """The column of the table that only timed checks fill."""
 
-_ENTITIES = str.maketrans(
-    {
-        "\\": "&#92;",
-        "&": "&amp;",
-        "<": "&lt;",
-        ">": "&gt;",
-        "`": "&#96;",
-        "*": "&#42;",
-        "~": "&#126;",
-    }
-)
-
 
 def to_markdown(receipt: GateReceipt) -> str:
     """The whole summary, ending with a newline."""
@@ -54,16 +42,17 @@ def to_markdown(receipt: GateReceipt) -> str:
 
 
 def plain(words: str) -> str:
-    """A text on one line that means nothing to Markdown or HTML."""
-    words = words[: 4 * MOST_CHARACTERS]
-    line = "".join(c for c in " ".join(words.split()) if c.isprintable())
-    if len(line) > MOST_CHARACTERS:
-        line = line[: MOST_CHARACTERS - 1] + "…"
-    escaped = line.translate(_ENTITIES).replace("](", "]&#40;")
+    """A text on one line, and no long one, that means nothing to Markdown or HTML."""
+    escaped = plain_markdown(_short(words))
     if escaped.startswith("["):  # what follows `]:` would be where a link of that name leads
         escaped = f"&#91;{escaped[1:]}"
-    # Within a word an underscore is only an underscore.
-    return re.sub(r"(?<!\w)_|_(?!\w)", "&#95;", escaped)
+    return escaped
+
+
+def _short(words: str) -> str:
+    words = words[: 4 * MOST_CHARACTERS]
+    line = "".join(c for c in " ".join(words.split()) if c.isprintable())
+    return line if len(line) <= MOST_CHARACTERS else line[: MOST_CHARACTERS - 1] + "…"
 
 
 def _parts(receipt: GateReceipt, most: int) -> Iterator[str]:
@@ -116,9 +105,9 @@ def _side(role: str, side: SideRecord, most: int) -> Iterator[str]:
 
 
 def _checks(receipt: GateReceipt, checks: Sequence[GateCheck], most: int) -> str:
-    """The table that a terminal shows too, its texts made plain."""
+    """The table that a terminal shows too, its texts made short."""
     shown = [
-        check.model_copy(update={"name": plain(check.name), "why": plain(check.why)})
+        check.model_copy(update={"name": _short(check.name), "why": _short(check.why)})
         for check in sorted(checks, key=lambda check: ORDER.index(check.verdict))[:most]
     ]
     part = receipt.model_copy(update={"checks": shown, "notes": []})

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cdbench.bench.places import prove_writable
+from cdbench.bench.run_files import is_run_file
 from cdbench.compare.outputs.annotations import annotations_wanted, workflow_commands
 from cdbench.compare.outputs.junit import to_junit
 from cdbench.compare.outputs.markdown import to_markdown
-from cdbench.errors import UsageError
+from cdbench.errors import OutputError, UsageError
 from cdbench.schema.files import output_errors, write_document, write_whole
 from cdbench.schema.gating import GateReceipt
 
@@ -32,7 +33,8 @@ def prove_outputs(
     ``keep``: files that are read, and so must not be written over.
 
     Raises:
-        UsageError: a place cannot be written, is named twice, or is one of ``keep``.
+        UsageError: a place cannot be written, is named twice, is one of ``keep``, or has the name
+            of a run's own file.
     """
     taken: dict[Path, str] = {path.resolve(): "a file that is read here" for path in keep}
     named = (("--junit", junit), ("--summary", summary), ("--receipt", receipt_file))
@@ -42,6 +44,10 @@ def prove_outputs(
         place = path.resolve()
         if place in taken:
             raise UsageError(f"{flag} {path}: is {taken[place]} too; name another file")
+        if is_run_file(place):
+            raise UsageError(
+                f"{flag} {path}: is what a run wrote, so it is not replaced; name another file"
+            )
         taken[place] = f"the file of {flag}"
         prove_writable(path, flag)
     if (step := _step_summary(environ)) is not None:
@@ -58,19 +64,29 @@ def write_outputs(
     """Write every file that was asked for, whole; append to the step's summary; annotate.
 
     Raises:
-        OutputError: a file can no longer be written.
+        OutputError: a file can no longer be written; everything else has been.
     """
-    if receipt_file is not None:
-        write_document(receipt_file, receipt)
-    if junit is not None:
-        write_whole(junit, to_junit(receipt))
     page = to_markdown(receipt)
+    unwritten: list[OutputError] = []
+
+    def write(done: Callable[[], None]) -> None:
+        try:
+            done()
+        except OutputError as error:
+            unwritten.append(error)
+
+    if receipt_file is not None:
+        write(lambda: write_document(receipt_file, receipt))
+    if junit is not None:
+        write(lambda: write_whole(junit, to_junit(receipt)))
     if summary is not None:
-        write_whole(summary, page)
-    append_step_summary(page, environ)
+        write(lambda: write_whole(summary, page))
+    write(lambda: append_step_summary(page, environ))
     if annotations_wanted(environ):
         for line in workflow_commands(receipt):
             print(line, file=sys.stderr)
+    for error in unwritten:
+        raise error
 
 
 def append_step_summary(page: str, environ: Mapping[str, str]) -> None:

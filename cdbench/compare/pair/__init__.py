@@ -7,6 +7,7 @@ the verdict is clear. ``run.py`` has the course of a gate, ``worker.py`` the oth
 
 from __future__ import annotations
 
+from cdbench.compare.pair.files import UnkeptOutcome
 from cdbench.compare.pair.run import run_pair
 
-__all__ = ["run_pair"]
+__all__ = ["UnkeptOutcome", "run_pair"]

@@ -9,11 +9,29 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cdbench.bench.directory import RunDirectory
-from cdbench.errors import WorkerError
+from cdbench.errors import OutputError, WorkerError
 from cdbench.schema import REQUESTS_FILE, WORKLOAD_FILE
+from cdbench.schema.files import write_document
+from cdbench.schema.pairing import PairOutcome
 
 PAIR_FILE = "pair.json"
 LOGS = ("recording.stderr", "old.stderr", "new.stderr")
+
+
+class UnkeptOutcome(OutputError):
+    """A gate was judged, but its outcome could not be written."""
+
+    def __init__(self, outcome: PairOutcome, why: OutputError) -> None:
+        super().__init__(str(why))
+        self.outcome = outcome
+
+
+def keep_outcome(folder: Path, outcome: PairOutcome) -> None:
+    """Write ``pair.json``. UnkeptOutcome: it cannot be written; the error has the outcome."""
+    try:
+        write_document(folder / PAIR_FILE, outcome)
+    except OutputError as error:
+        raise UnkeptOutcome(outcome, error) from None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from cdbench.compare.gate_file import GateFile
 from cdbench.compare.gate_times import Key
 from cdbench.compare.pair.asked import Asked, ask
-from cdbench.compare.pair.files import PAIR_FILE, kept_files
+from cdbench.compare.pair.files import keep_outcome, kept_files
 from cdbench.compare.pair.looking import look_record, may_stop, timed_checks
 from cdbench.compare.pair.process import Worker
 from cdbench.compare.pair.pythons import START, check_python
@@ -30,7 +30,6 @@ from cdbench.compare.pair.turns import (
     timed_pair,
 )
 from cdbench.errors import InvalidRunError, UsageError
-from cdbench.schema.files import write_document
 from cdbench.schema.gating import GateCheck, LookRecord
 from cdbench.schema.pairing import (
     PROTOCOL,
@@ -97,6 +96,7 @@ def run_pair(
         UsageError: before anything is timed, for an interpreter, configuration or gate that is
             wrong.
         WorkerError: a worker died, hung or answered nonsense.
+        UnkeptOutcome: ``pair.json`` cannot be written; it has the outcome.
         KeyboardInterrupt: after both workers, and what they started, have been ended.
     """
     asked = ask(config, gate, gate_sha256, overrides)
@@ -140,7 +140,7 @@ def paired_gate(
                 _part(course, workers)
         outcome = _outcome(course)
         if out is not None:
-            write_document(folder / PAIR_FILE, outcome)
+            keep_outcome(folder, outcome)
     return outcome
 
 

@@ -3,7 +3,8 @@
 Reads one JSON command a line from stdin and answers each with one line on what was stdout when it
 began. Whatever a library prints goes to stderr. A command is ``{"id": 3, "command": "time",
 "mode": "cdb"}``, an answer ``{"id": 3, "ok": {…}}`` or ``{"id": 3, "error": {"exit_code": 2,
-"message": "…"}}``. Between commands it sleeps on its pipe, and it ends with it.
+"message": "…"}}``. Between commands it sleeps. It ends with its pipe, whatever it computes: a gate
+that was killed leaves nobody behind.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import queue
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -39,7 +43,9 @@ def main() -> int:
     """Serve commands until ``quit`` or the end of stdin."""
     answers = _take_stdout()
     served = Served()
-    for line in sys.stdin.buffer:
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_hand_over, args=(lines,), daemon=True).start()
+    while line := lines.get():
         command = json.loads(line)
         answer = served.answer(command)
         _rest()
@@ -58,6 +64,35 @@ def _take_stdout() -> IO[str]:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
+
+
+def _hand_over(lines: queue.SimpleQueue[bytes]) -> None:
+    """Pass commands on as they come; at the end of the pipe end the process, unless it has parted.
+
+    The pipe has a reader of its own: a lock that this thread held on ``sys.stdin`` would stop the
+    interpreter from ending in good order.
+    """
+    line = b""
+    with os.fdopen(os.dup(0), "rb") as commands:
+        for line in commands:
+            lines.put(line)
+    if not _parts(line):
+        _vanish()
+    lines.put(b"")
+
+
+def _parts(line: bytes) -> bool:
+    try:
+        return bool(json.loads(line)["command"] == "quit")
+    except (ValueError, KeyError, TypeError):  # none, or torn: the gate did not part
+        return False
+
+
+def _vanish() -> None:
+    """End at once, with whatever this process started where it leads a group of its own."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(INTERNAL)
 
 
 def _rest() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from cdbench.bench.places import typed_path
 from cdbench.bench.raw import ContradictionError, RawRun, read_raw
+from cdbench.compare.sides import Side, read_side
 from cdbench.errors import UsageError
 from cdbench.render.colours import ModeStyle, mode_styles
-from cdbench.schema import REPEATS_FILE, Result, read_result
+from cdbench.schema import Result
 
 Styles = dict[str, ModeStyle]
 
@@ -43,11 +44,12 @@ def read_runs(typed: Sequence[str]) -> list[ReportRun]:
     """Runs as they were typed: run directories or result.json files, each once.
 
     Raises:
-        UsageError: one cannot be read, stands twice, or its raw records contradict one another.
+        UsageError: one cannot be read, stands twice, or contradicts itself or its raw records.
     """
     paths = [typed_path(text, "RUN") for text in typed]
     _refuse_twice(typed, paths)
-    read = [(read_result(path), _raw(path)) for path in paths]
+    sides = [read_side(text) for text in typed]
+    read = [(side.result, _raw(side)) for side in sides]
     styles = mode_styles([label for result, _ in read for label in result.modes])
     return [
         ReportRun(f"run{number}", name, result, raw, styles)
@@ -61,10 +63,11 @@ def directory_of(typed: str) -> Path:
     return path.parent if os.path.isfile(path) else path
 
 
-def _raw(path: Path) -> RawRun | None:
-    directory = path.parent if os.path.isfile(path) else path
-    if not (directory / REPEATS_FILE).is_file():
+def _raw(side: Side) -> RawRun | None:
+    """The raw records that the result was checked against; None where none lie beside it."""
+    if not side.rechecked:
         return None
+    directory = side.directory
     try:
         return read_raw(directory)
     except (ContradictionError, ValueError) as error:

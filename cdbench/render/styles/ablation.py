@@ -8,7 +8,7 @@ from cdbench.errors import UsageError
 from cdbench.render.styles.assemble import Line, Look, Measure, assemble, measure
 from cdbench.render.styles.facts import ADAPTIVE
 from cdbench.render.styles.figures import SCOPE
-from cdbench.render.styles.keys import differing_keys, speaks_of
+from cdbench.render.styles.keys import differing_keys
 from cdbench.render.styles.points import Measured
 from cdbench.render.sweep_report import figure_column, figure_kind
 from cdbench.render.table import Table
@@ -16,22 +16,12 @@ from cdbench.sweep.figures import Figure, parse_figure
 
 MOST_KEYS = 5
 """Runs that differ in more are no ablation: nothing could be laid to one of them."""
-_CHANGE_ANSWERS = (
-    "model",
-    "weights",
-    "layers",
-    "exit",
-    "kv.layout",
-    "workload",
-    "tasks",
-    "sampling",
-)
 
 
 def tables(measured: Measured) -> list[Table]:
     """One table. UsageError where there is one run, or where runs differ in nothing or too much.
 
-    The best of a column is marked only where the keys change neither work nor answers.
+    No cell is marked best: every line is another run.
     """
     points = measured.points
     name = points[0].name
@@ -63,7 +53,6 @@ def tables(measured: Measured) -> list[Table]:
         SCOPE if any(figure.kind == "speedup" for figure in figures) else "",
         ("a/b: how many times as fast a is as b.",),
         keys=keys,
-        judged=not any(speaks_of(_CHANGE_ANSWERS, key) for key in keys),
     )
     lines = [Line(point, "") for point in points]
     return [assemble(lines, [_measure(figure) for figure in figures], measured, look)]

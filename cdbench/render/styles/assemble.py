@@ -33,14 +33,12 @@ class Line:
 class Measure:
     """A column, and how a line fills it. One that no line fills is left out.
 
-    ``label``: it says what the line is rather than what was measured. ``judged`` false: lines are
-    not better or worse by it, whatever the metric's direction.
+    ``label``: it says what the line is rather than what was measured.
     """
 
     column: Column
     read: Callable[[Point, str], Cell]
     label: bool = False
-    judged: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Look:
 
     ``scope`` says in the caption what the numbers cover; ``timed`` whether timed work is meant;
     ``by_mode`` whether lines differ in their mode; ``judged`` whether the cells of a group may be
-    compared, so that the best is marked.
+    compared where they are of one run, so that the best is marked.
     """
 
     title: str
@@ -86,9 +84,7 @@ def assemble(
         tuple(_notes(points, measured, look)),
         said.caption(points, _relevant(look), look.scope),
     )
-    if not (look.judged and _alike(lines, varied)):
-        return table
-    return mark_best(table, [place for place, at in enumerate(kept) if not columns[at].judged])
+    return mark_best(table) if look.judged and _one_run_a_group(lines) else table
 
 
 def measure(
@@ -173,12 +169,15 @@ def _tells(fact: Fact, points: Sequence[Point]) -> bool:
     return fact.whole and None not in said.values_of(fact, points)
 
 
-def _alike(lines: Sequence[Line], varied: Sequence[Measure]) -> bool:
-    """Whether the lines of every group differ in nothing but what the style is about."""
-    seen: dict[str | None, set[tuple[Cell, ...]]] = {}
+def _one_run_a_group(lines: Sequence[Line]) -> bool:
+    """Whether the lines of every group are modes of one run.
+
+    Only these were measured in turns, or answered the same questions. Between runs the machine
+    itself moves, by more than the interval within either tells: so nothing is best among runs.
+    """
+    seen: dict[str | None, set[int]] = {}
     for line in lines:
-        cells = tuple(label.read(line.point, line.mode) for label in varied)
-        seen.setdefault(line.group, set()).add(cells)
+        seen.setdefault(line.group, set()).add(id(line.point))
     return all(len(found) == 1 for found in seen.values())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cdbench.bench.again import flat
+from cdbench.compare.effective import effective_config
 from cdbench.render.styles.points import Point
 from cdbench.render.sweep_report import short_names
 from cdbench.render.table import Cell, Column, text
@@ -19,7 +21,7 @@ def differing_keys(points: Sequence[Point]) -> tuple[str, ...]:
 
     A key that nobody set follows from another one, and says nothing beside it.
     """
-    trees = [dict(flat(point.config)) for point in points]
+    trees = [_tree(point) for point in points]
     given = _given(points)
     keys = dict.fromkeys(key for tree in trees for key in tree)
     return tuple(
@@ -37,6 +39,11 @@ def _given(points: Sequence[Point]) -> set[str] | None:
     return set().union(*known) if len(known) == len(points) else None
 
 
+def _tree(point: Point) -> dict[str, Any]:
+    """Its configuration by dotted keys; exit keys that nobody set as they ran."""
+    return dict(flat(effective_config(point.config, point.first)))
+
+
 def speaks_of(keys: Sequence[str], key: str) -> bool:
     """Whether a key is one of these, or lies in a section that is."""
     return any(key == each or key.startswith(f"{each}.") for each in keys)
@@ -50,5 +57,5 @@ def key_columns(keys: Sequence[str]) -> list[Column]:
 
 def key_cell(point: Point, key: str) -> Cell:
     """A point's value as it is written on a command line; a dash where the key is not set."""
-    value = dict(flat(point.config)).get(key)
+    value = _tree(point).get(key)
     return text("-" if value is None else plain(value))

@@ -14,10 +14,11 @@ from typing import Any
 
 from cdbench.bench.again import flat
 from cdbench.bench.places import typed_path
+from cdbench.compare.sides import read_side, refuse_size
 from cdbench.config import Tree, parse_config, with_keys
 from cdbench.errors import UsageError
 from cdbench.render.run_report import comparison
-from cdbench.schema import RESULT_FILE, IntervalRecord, Result, read_result
+from cdbench.schema import RESULT_FILE, IntervalRecord, Result
 from cdbench.schema.files import read_document
 from cdbench.schema.sweep import SWEEP_FILE, SweepCell, SweepDocument
 from cdbench.sweep.figures import ACCURACY, REALISED, Figure, value
@@ -81,13 +82,14 @@ def read_points(runs: Sequence[str]) -> Measured:
     """Runs and sweeps by directory or file, as typed.
 
     Raises:
-        UsageError: one cannot be read, has not run, is named twice or is a sweep over stage curves.
+        UsageError: one cannot be read, was edited, has not run, is named twice or is a sweep over
+            stage curves.
     """
     paths = [typed_path(text, "RUN") for text in runs]
     for text, path in zip(runs, paths, strict=True):
         if sum(os.path.realpath(path) == os.path.realpath(other) for other in paths) > 1:
             raise UsageError(f"{text}: is named twice; name each run once")
-    read = [_read(path) for path in paths]
+    read = [_read(text, path) for text, path in zip(runs, paths, strict=True)]
     points = [point for each in read for point in each.points]
     if not points:
         raise UsageError(f"{runs[0]}: no cell of it has finished; run the sweep, then ask again")
@@ -98,11 +100,12 @@ def read_points(runs: Sequence[str]) -> Measured:
     )
 
 
-def _read(path: Path) -> Measured:
+def _read(typed: str, path: Path) -> Measured:
     sweep = path / SWEEP_FILE if path.is_dir() else path
     if sweep.name == SWEEP_FILE and sweep.is_file():
+        refuse_size(sweep, "RUN")
         return _of_sweep(read_document(SweepDocument, sweep), sweep.parent)
-    result = read_result(path)
+    result = read_side(typed).result
     whole = Path(os.path.abspath(path))
     directory = whole.parent.name if whole.name == RESULT_FILE else whole.stem
     return Measured((_of_run(result, whole.name if path.is_dir() else directory),))
@@ -139,15 +142,22 @@ def _of_sweep(document: SweepDocument, directory: Path) -> Measured:
 def _of_cell(cell: SweepCell, document: SweepDocument, directory: Path) -> Point:
     places = [directory / r.directory for r in cell.rounds]
     there = all((place / RESULT_FILE).is_file() for place in places)
-    results = tuple(read_result(place) for place in places) if there else ()
+    # Making every cell again from its raw records would take minutes: its blocks must do.
+    results = tuple(
+        read_side(str(place), f"cell {cell.number} of", recheck=False).result
+        for place in places
+        if there
+    )
+    spoiled = [each.validity for each in results if each.validity.verdict == "INVALID"]
+    reasons = dict.fromkeys((*cell.reasons, *(why for each in spoiled for why in each.reasons)))
     asked = with_keys(document.base, cell.changes, str(directory / SWEEP_FILE))
     config = results[0].config if results else _resolved(asked)
     return Point(
         f"cell {cell.number}",
         config,
         results,
-        cell.verdict,
-        tuple(cell.reasons),
+        "INVALID" if spoiled else cell.verdict,
+        tuple(reasons),
         kept=cell.figures,
         given=_given(asked),
     )

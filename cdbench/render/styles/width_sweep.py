@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from cdbench.errors import UsageError
 from cdbench.render.formats import Kind
 from cdbench.render.styles import points as read
@@ -48,7 +46,6 @@ def tables(measured: Measured) -> list[Table]:
         (REALISED_NOTE, _NOTE),
         shows=(WIDTH,),
         by_mode=len(modes) > 1,
-        judged=True,
     )
     return [assemble(lines, measures, measured, look)]
 
@@ -70,10 +67,7 @@ def _width(name: str) -> Measure:
 
 
 def _loops() -> list[Measure]:
-    """Milliseconds of a loop, beside the floor, for the mode and for static.
-
-    A loop of fewer rows is always shorter, so that no width is better by it.
-    """
+    """Milliseconds of a loop, beside the floor, for the mode and for static."""
     own = [
         metric("ms_per_loop", Kind.NUMBER, "measured", group="ms per loop", priority=3),
         metric("floor_ms_per_loop", Kind.NUMBER, "floor", group="ms per loop", priority=3),
@@ -84,4 +78,4 @@ def _loops() -> list[Measure]:
     theirs = measure(
         static, Kind.NUMBER, lambda point, _: point.value(read.metric("static", "ms_per_loop"))
     )
-    return [replace(each, judged=False) for each in (*own, theirs)]
+    return [*own, theirs]
