@@ -178,7 +178,7 @@ def _pack(
         signals, plan.max_loops, "float64" if dtype == "float64" else "float32"
     )
     document = Recording(
-        marks=_marks(plan),
+        marks=marks_of(plan),
         notes=list(dict.fromkeys(notes)),
         model=started.models[0],
         weight_seed=plan.model.weight_seed,
@@ -204,7 +204,7 @@ def _pack(
     return Packed(Recorded(sealed(document), tuple(signals)), content)
 
 
-def _marks(plan: Plan) -> list[str]:
+def marks_of(plan: Plan) -> list[str]:
     """What in the recording is not the model's own doing."""
     marks = []
     if plan.model.weight_seed is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,11 +49,6 @@ def stored_baselines(directory: Path) -> StoredBaselines:
         except UsageError as error:
             found.problems.append(str(error))
     return found
-
-
-def named(found: StoredBaselines, name: str) -> Iterator[StoredBaseline]:
-    """Those of one name: at most one exact, and one timed for each machine."""
-    return (each for each in found.baselines if each.name == name)
 
 
 def _stored(path: Path) -> StoredBaseline:

@@ -17,7 +17,7 @@ from cdbench import manifest
 from cdbench.bench.equal import record
 from cdbench.bench.measurements import Progress
 from cdbench.bench.plan import Plan
-from cdbench.bench.record import check_record
+from cdbench.bench.record import check_record, marks_of
 from cdbench.bench.workload import TimedWork
 from cdbench.errors import RequestRefused, UsageError
 from cdbench.grammar import Mode
@@ -25,7 +25,7 @@ from cdbench.metrics.predictor import count_calls
 from cdbench.predictor.decisions import Tokens, first_met, summarise
 from cdbench.predictor.fit import prompt_key
 from cdbench.predictor.gate_files import StoredGate
-from cdbench.predictor.recording import marks_of, recording_policy
+from cdbench.predictor.recording import recording_policy
 from cdbench.runtime.core import BoolArray, ExitPolicy, FloatArray, IntArray, Request, RequestResult
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.ghost import GhostEngine

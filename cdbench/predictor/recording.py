@@ -19,7 +19,7 @@ from cdbench import manifest
 from cdbench.bench.equal import RecordedRequest, record
 from cdbench.bench.measurements import Progress
 from cdbench.bench.plan import Plan
-from cdbench.bench.record import check_record
+from cdbench.bench.record import check_record, marks_of
 from cdbench.bench.rows import exit_settings
 from cdbench.bench.workload import TimedWork
 from cdbench.errors import RequestRefused, UsageError
@@ -165,18 +165,6 @@ def record_states(plan: Plan, work: TimedWork, progress: Progress) -> Recorded:
         requests=[WorkloadRecord.of(made) for made in requests_made],
     )
     return _joined(document, [states for _, states, _ in found], [s for _, _, s in found])
-
-
-def marks_of(plan: Plan) -> list[str]:
-    """What is not the model's own doing."""
-    marks = []
-    if plan.model.weight_seed is not None:
-        marks.append(f"random weights (seed {plan.model.weight_seed}): depths mean nothing")
-    if plan.model.layers is not None:
-        marks.append(f"layers {plan.model.layers} in place of the model's own")
-    if plan.config.state_init == "random":
-        marks.append(f"initial states are random (seed {plan.config.sampling.seed})")
-    return marks
 
 
 def _joined(
