@@ -6,14 +6,18 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cdbench.bench.raw import read_run
+from cdbench.metrics.predictor import calls_over_time
+from cdbench.metrics.trace import RunTrace
 from cdbench.render.colours import BAD, GOOD, INK, LINK, MODES, MUTED, PAPER, RAISED, Tone
 from cdbench.render.report import page as page_module
 from cdbench.render.report.document import data_of, make_report
+from cdbench.render.report.sections.predictor import predictor
 from cdbench.render.report.source import ReportRun
 from cdbench.schema import ModelFacts, Result, Validity
 from tests.recorded import scripted_stages
@@ -359,3 +363,25 @@ def test_a_report_reads_its_run_from_disk(tmp_path: Path) -> None:
     assert (found.name, found.key) == ("one", "run1")
     assert found.raw is not None
     sound(page_of(found))
+
+
+def test_a_gate_is_told_over_time_and_only_where_there_is_one(run: ReportRun) -> None:
+    ungated = run
+    depths = [4, *[2] * 8, *[3] * 4]
+    requests = [
+        replace_trace(depths, called=[None, *[2] * 6, 4, 4, *[2] * 4]),
+        replace_trace(depths, called=None),
+    ]
+    trace = SimpleNamespace(requests=requests, max_loops=4)
+    # the first eight: six called in time, two missed; then four called a loop too early
+    first, second = calls_over_time(cast(RunTrace, trace))
+    assert (first.first, first.last, first.tokens) == (1, 8, 8)
+    assert (first.calls.precision, first.calls.recall) == (1.0, 0.75)
+    assert (second.first, second.last, second.tokens) == (9, 16, 4)
+    assert (second.calls.precision, second.calls.recall) == (0.0, None)
+    assert calls_over_time(cast(RunTrace, SimpleNamespace(requests=requests[1:]))) == []
+    assert predictor(ungated) is None
+
+
+def replace_trace(depths: list[int], called: list[int | None] | None) -> SimpleNamespace:
+    return SimpleNamespace(requested_depths=depths, predicted_depths=called)

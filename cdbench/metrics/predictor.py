@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     IntArray = npt.NDArray[np.int64]
 
 FIRST_DUE = 2
+FIRST_STRETCH = 8
+"""Later tokens of the first stretch of requests that is looked at by itself."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,24 @@ def count_calls(called_N: IntArray, due_N: IntArray, max_loops: int) -> CallCoun
     return CallCounts(int(right.sum()), int(wrong.sum()), int(missed.sum()))
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """Later tokens ``first`` to ``last`` of their requests, from 1, and how their calls went."""
+
+    first: int
+    last: int
+    tokens: int
+    calls: CallCounts
+
+
+def stretches(longest: int) -> Iterator[tuple[int, int]]:
+    """1 to 8, 9 to 16, 17 to 32, …, until ``longest`` is in one."""
+    first, length = 1, FIRST_STRETCH
+    while first <= longest:
+        yield first, first + length - 1
+        first, length = first + length, length if first == 1 else 2 * length
+
+
 def predicted_depths(request: RequestTrace) -> Sequence[int | None] | None:
     """The depths called for a request's tokens; None where it had no gate, or has no such list."""
     found: Sequence[int | None] | None = getattr(request, "predicted_depths", None)
@@ -82,6 +102,30 @@ def predictor_depth_error(trace: RunTrace) -> float | None:
     """Mean of |executed − due| over the same tokens, in loops."""
     errors = [abs(executed - due) for executed, due in _depths(trace)]
     return sum(errors) / len(errors) if errors else None
+
+
+def calls_over_time(trace: RunTrace) -> list[Stretch]:
+    """How a gate's calls went, by how far into their requests the tokens are; empty without one."""
+    import numpy as np
+
+    asked = [
+        (place, depth, max(FIRST_DUE, due))
+        for request in trace.requests
+        if (called := predicted_depths(request)) is not None
+        for place, (depth, due) in enumerate(
+            zip(called[1:], request.requested_depths[1:], strict=True), start=1
+        )
+        if depth is not None
+    ]
+    if not asked:
+        return []
+    place_N, called_N, due_N = np.array(asked, np.int64).T
+    found = []
+    for first, last in stretches(int(place_N.max())):
+        here = (place_N >= first) & (place_N <= last)
+        counts = count_calls(called_N[here], due_N[here], trace.max_loops)
+        found.append(Stretch(first, last, int(here.sum()), counts))
+    return found
 
 
 def _counts(trace: RunTrace) -> CallCounts | None:

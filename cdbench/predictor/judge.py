@@ -21,7 +21,7 @@ from cdbench.bench.record import check_record, marks_of
 from cdbench.bench.workload import TimedWork
 from cdbench.errors import RequestRefused, UsageError
 from cdbench.grammar import Mode
-from cdbench.metrics.predictor import count_calls
+from cdbench.metrics.predictor import count_calls, stretches
 from cdbench.predictor.decisions import Tokens, first_met, summarise
 from cdbench.predictor.fit import prompt_key
 from cdbench.predictor.gate_files import StoredGate
@@ -33,9 +33,6 @@ from cdbench.schema.lookahead import GateJudgement, PositionFigures
 from cdbench.workloads.arrival_times import ArrivalSchedule
 from cdbench.workloads.identity import workload_hash
 from cdbench.workloads.recording import met_tests
-
-FIRST_STRETCH = 8
-"""Later tokens in the first stretch of places; each one after the second is twice as long."""
 
 
 def check_judgeable(plan: Plan, work: TimedWork) -> None:
@@ -180,15 +177,14 @@ def _places(tokens: dict[str, list[int]], kept: Sequence[Request]) -> IntArray:
 
 def _by_position(live: _Live, loops: int) -> list[PositionFigures]:
     found: list[PositionFigures] = []
-    first, length = 1, FIRST_STRETCH
-    while first <= int(live.place.max()):
-        here = (live.place >= first) & (live.place < first + length)
+    for first, last in stretches(int(live.place.max())):
+        here = (live.place >= first) & (live.place <= last)
         n, asked = int(here.sum()), here & live.asked
         counts = count_calls(live.called[asked], live.due[asked], loops)
         found.append(
             PositionFigures(
                 first=first,
-                last=first + length - 1,
+                last=last,
                 tokens=n,
                 precision=counts.precision,
                 recall=counts.recall,
@@ -197,5 +193,4 @@ def _by_position(live: _Live, loops: int) -> list[PositionFigures]:
                 mean_due=float(live.due[here].mean()) if n else None,
             )
         )
-        first, length = first + length, length if len(found) == 1 else 2 * length
     return found

@@ -14,6 +14,7 @@ from cdbench.render.report.sections.exits import exits
 from cdbench.render.report.sections.latency import latency
 from cdbench.render.report.sections.manifest import manifest
 from cdbench.render.report.sections.occupancy import occupancy
+from cdbench.render.report.sections.predictor import predictor
 from cdbench.render.report.sections.ratios import ratios
 from cdbench.render.report.sections.reproduce import reproduce
 from cdbench.render.report.sections.results import results
@@ -29,6 +30,7 @@ SECTIONS: tuple[Callable[[ReportRun], Section | None], ...] = (
     verdict,
     results,
     exits,
+    predictor,
     accuracy,
     throughput,
     waterfall,
@@ -42,7 +44,7 @@ SECTIONS: tuple[Callable[[ReportRun], Section | None], ...] = (
 )
 """In the order of the page. A new section is a file, and a line here."""
 
-MEASURED = (results, exits, accuracy, throughput, waterfall, occupancy, latency, ratios)
+MEASURED = (results, exits, predictor, accuracy, throughput, waterfall, occupancy, latency, ratios)
 """Sections that a run in which nothing was measured goes without."""
 
 
