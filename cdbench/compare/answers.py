@@ -113,7 +113,7 @@ def _change(
         base=rates[0],
         run=rates[1],
         shared=len(values),
-        agreement=_agreement(label, pairs),
+        agreement=_agreement(pairs),
     )
     if not values:
         why = "no question that both sides kept a sample of: rates alone are never compared"
@@ -149,7 +149,7 @@ def two_sided(lost: int, gained: int, n: int, delta: float) -> AccuracyVerdict:
     return "within" if -delta < narrow.low and narrow.high < delta else "cannot tell"
 
 
-def _agreement(label: str, pairs: Pairs) -> AgreementRecord | None:
+def _agreement(pairs: Pairs) -> AgreementRecord | None:
     texts = [
         (one, other)
         for theirs, ours in pairs

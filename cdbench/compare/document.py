@@ -36,7 +36,7 @@ def compare_sides(base: Side, run: Side, margin: float = DEFAULT_MARGIN) -> Comp
     invalid = [side for side in (base, run) if side.result.validity.verdict == "INVALID"]
     reason = _reason(found) or (INVALID_RUN if invalid else None)
     answers = list(accuracy_changes(base, run, labels))
-    if any(_spoils_answers(side.result) for side in invalid):
+    if any(side.result.validity.beyond_times for side in invalid):
         answers = [unjudged(change) for change in answers]
     document = ComparisonDocument(
         base=side_record(base),
@@ -88,11 +88,6 @@ def _looked(result: Result) -> list[str]:
     if result.looks is None:
         return []
     return ["stopped at one of several looks: its intervals are wider than the plain ones here"]
-
-
-def _spoils_answers(result: Result) -> bool:
-    """Whether a run is INVALID for more than its times."""
-    return any(why not in result.validity.timing for why in result.validity.reasons)
 
 
 def _reason(found: list[DifferenceRecord]) -> str | None:

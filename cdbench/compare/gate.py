@@ -120,7 +120,7 @@ def spoiled(run: Side, *, times: bool) -> str | None:
     validity = run.result.validity
     if validity.verdict == "VALID":
         return None
-    reasons = [why for why in validity.reasons if times or why not in validity.timing]
+    reasons = validity.reasons if times else validity.beyond_times
     return f"{run.name} is INVALID ({reasons[0]})" if reasons else None
 
 

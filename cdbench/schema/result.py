@@ -30,6 +30,11 @@ class Validity(Record):
         description="those of the reasons that spoil times alone: counts and answers stand",
     )
 
+    @property
+    def beyond_times(self) -> list[str]:
+        """Reasons that spoil counts and answers too."""
+        return [why for why in self.reasons if why not in self.timing]
+
 
 class ModelFacts(Record):
     """The static facts of the looped model: what is known before anything is measured."""
