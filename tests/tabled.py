@@ -11,11 +11,8 @@ from cdbench.schema import (
     BlockRecord,
     BoundRecord,
     Comparison,
-    CpuInfo,
-    DeviceInfo,
     ExitSettings,
     IntervalRecord,
-    Manifest,
     ModeAccuracy,
     ModelFacts,
     ModeResult,
@@ -32,26 +29,14 @@ from cdbench.schema.files import write_document
 from cdbench.schema.sweep import CellRound, SweepCell, SweepDocument
 from cdbench.stats.blocks import BlockRun, geometric_mean, log_ratios, mean
 from cdbench.stats.paired import compare_paired
+from tests.comparing import MANIFEST as HAND_MADE
 
-MANIFEST = Manifest(
-    started_utc="2026-01-01T00:00:00+00:00",
-    command=["cdbench", "run"],
-    cdbench_version="0.1.0",
-    git=None,
-    source_sha256="a" * 64,
-    python="3.11.7",
-    packages={"torch": "2.13.0"},
-    platform="Linux 6 x86_64",
-    cpu=CpuInfo(
-        model="Some CPU 2.0GHz", logical_cores=2, physical_cores=2, affinity=[0, 1], governor=None
-    ),
-    ram_bytes=None,
-    load_average=None,
-    torch_threads=1,
-    torch_interop_threads=None,
-    device=DeviceInfo(kind="cpu"),
-    env={},
-    models=[],
+MANIFEST = HAND_MADE.model_copy(
+    update={
+        "cpu": HAND_MADE.cpu.model_copy(update={"model": "Some CPU 2.0GHz"}),
+        "ram_bytes": None,
+        "torch_threads": 1,
+    }
 )
 MODEL = ModelFacts(
     name="demo-ouro",

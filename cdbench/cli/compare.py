@@ -24,7 +24,7 @@ from cdbench.cli.compare_options import (
     SelfTestOption,
     SummaryOption,
 )
-from cdbench.cli.compare_pair import PairRequest, config_of, judge_pair
+from cdbench.cli.compare_pair import PairRequest, config_of, judge_pair, print_checks
 from cdbench.cli.config import JsonOption, SetOption
 from cdbench.errors import UsageError
 
@@ -201,23 +201,16 @@ def _judge(runs: list[str], asked: GateRequest, full: bool, as_json: bool) -> No
     try:
         write_outputs(receipt, asked.junit, asked.summary, asked.receipt, os.environ)
     finally:  # what was found is said even where it could not be kept
-        print_receipt(receipt, full, as_json)
+        _print_receipt(receipt, full, as_json)
     if receipt.exit_code:
         raise typer.Exit(receipt.exit_code)
 
 
-def print_receipt(receipt: GateReceipt, full: bool, as_json: bool) -> None:
+def _print_receipt(receipt: GateReceipt, full: bool, as_json: bool) -> None:
     """A gate's verdict, for a person or as JSON."""
     if as_json:
         from cdbench.cli.output import print_json
 
         print_json(json.loads(receipt.model_dump_json()))
-        return
-    from cdbench.render.gate_report import gate_lines, gate_table
-    from cdbench.render.terminal import make_console, print_lines, print_table
-
-    console = make_console()
-    if known := gate_lines(receipt):
-        print_lines(console, *known, "")
-    print_table(gate_table(receipt, full), console)
-    print_lines(console, "", *receipt.sentences)
+    else:
+        print_checks(receipt, full)

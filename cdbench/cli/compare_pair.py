@@ -16,6 +16,7 @@ from cdbench.cli.streams import tell
 from cdbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from cdbench.schema.gating import GateReceipt
     from cdbench.schema.pairing import PairOutcome
 
 
@@ -84,19 +85,26 @@ def config_of(runs: Sequence[str]) -> str | None:
     return runs[0] if runs else None
 
 
-def _print(outcome: PairOutcome, full: bool, as_json: bool) -> None:
-    from cdbench.cli.output import print_json
-
-    if as_json:
-        print_json(json.loads(outcome.model_dump_json()))
-        return
+def print_checks(receipt: GateReceipt, full: bool) -> None:
+    """A gate's marks, checks and last lines, for a person."""
     from cdbench.render.gate_report import gate_lines, gate_table
     from cdbench.render.terminal import make_console, print_lines, print_table
 
     console = make_console()
-    if known := gate_lines(outcome.receipt):
+    if known := gate_lines(receipt):
         print_lines(console, *known, "")
-    print_table(gate_table(outcome.receipt, full), console)
-    print_lines(console, "", *outcome.receipt.sentences)
+    print_table(gate_table(receipt, full), console)
+    print_lines(console, "", *receipt.sentences)
+
+
+def _print(outcome: PairOutcome, full: bool, as_json: bool) -> None:
+    if as_json:
+        from cdbench.cli.output import print_json
+
+        print_json(json.loads(outcome.model_dump_json()))
+        return
+    print_checks(outcome.receipt, full)
     if outcome.self_test is not None:
-        print_lines(console, "", *outcome.self_test.sentences)
+        from cdbench.render.terminal import make_console, print_lines
+
+        print_lines(make_console(), "", *outcome.self_test.sentences)
