@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from cdbench.compare.gate_file import parse_gate
 from cdbench.compare.pair.asked import ask
+from cdbench.compare.pair.process import WAIT_STEP_S
 from cdbench.compare.pair.pythons import check_python
 from cdbench.compare.pair.run import Conduct
 from cdbench.compare.pair.turns import Limits, turns
@@ -291,6 +293,23 @@ def test_a_worker_that_hangs_is_given_up(tmp_path: Path) -> None:
         judged(sides, conduct=Conduct(least_limit_s=1.0))
     assert time.monotonic() - started < 30
     assert_gone(sides)
+
+
+def test_a_worker_is_waited_for_in_short_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal just before the thread falls asleep wakes nobody: no sleep may be a long one."""
+    slept = []
+    get = queue.Queue.get
+
+    def noted(self: queue.Queue[bytes], block: bool = True, timeout: float | None = None) -> bytes:
+        slept.append(timeout)
+        return get(self, block, timeout)
+
+    monkeypatch.setattr(queue.Queue, "get", noted)
+    judged(Sides.of(tmp_path, Fake(), Fake(source="b")))
+    assert slept
+    assert all(timeout is not None and timeout <= WAIT_STEP_S for timeout in slept)
 
 
 def test_the_limit_grows_with_what_was_seen() -> None:

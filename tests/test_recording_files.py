@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdbench import manifest
 from cdbench.errors import OutputError, UsageError
 from cdbench.grammar import parse_exit
 from cdbench.runtime.core import ExitPolicy
@@ -29,6 +28,7 @@ from cdbench.workloads.identity import workload_hash
 from cdbench.workloads.recording import derive
 from cdbench.workloads.recording_files import read_recording, sealed, write_recording
 from cdbench.workloads.signals_file import pack_signals
+from tests.comparing import MANIFEST
 
 LOOPS = 4
 POLICY = ExitPolicy("cdf", 0.5, min_loops=2, lag=1)
@@ -84,7 +84,7 @@ def made(drawn: list[np.ndarray]) -> tuple[Recording, bytes]:
             )
         ],
         config={"first_token": "full", "weights": "random:3", "tasks": ["sum"]},
-        manifest=manifest.collect(argv=["cdbench", "record"]),
+        manifest=MANIFEST,
         requests=requests,
     )
     return sealed(document), content

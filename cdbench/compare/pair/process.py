@@ -13,6 +13,7 @@ import queue
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from cdbench.schema.base import Record
 MOST_BYTES = 64 * 1024 * 1024
 """Of one answer. What is longer is none."""
 END_LIMIT_S = 10.0
+WAIT_STEP_S = 0.5
 TAIL_CHARACTERS = 300
 
 Answer = TypeVar("Answer", bound=Record)
@@ -88,13 +90,22 @@ class Worker:
             self._process.stdin.flush()
         except OSError:
             raise self._died() from None
-        try:
-            told = self._answers.get(timeout=limit_s)
-        except queue.Empty:
-            raise self._failed(f"gave no answer in {limit_s:,.0f} s") from None
+        told = self._wait(limit_s)
         if not told:
             raise self._died()
         return self._understood(answer, told)
+
+    def _wait(self, limit_s: float) -> bytes:
+        """The next line of the worker, waited for in short steps.
+
+        A signal that comes just before the thread falls asleep on a lock does not wake it; it is
+        heeded after the step.
+        """
+        ends_s = time.monotonic() + limit_s
+        while (left_s := ends_s - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                return self._answers.get(timeout=min(left_s, WAIT_STEP_S))
+        raise self._failed(f"gave no answer in {limit_s:,.0f} s")
 
     def end(self) -> None:
         """End it and everything it started, at once. A second time does nothing."""
