@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cdbench.models.loading import LoadedModel, load_model
     from cdbench.runtime.core import ExitPolicy, Request, RequestResult, SamplingParams
-    from cdbench.runtime.engine import Engine, EngineConfig
+    from cdbench.runtime.engine import Engine
+    from cdbench.runtime.engine_config import EngineConfig
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Engine": "cdbench.runtime.engine",
-    "EngineConfig": "cdbench.runtime.engine",
+    "EngineConfig": "cdbench.runtime.engine_config",
     "ExitPolicy": "cdbench.runtime.core",
     "LoadedModel": "cdbench.models.loading",
     "Request": "cdbench.runtime.core",

@@ -29,11 +29,7 @@ class Later:
         return value in self.values if self.values else bool(value != self.neutral)
 
 
-LATER: tuple[Later, ...] = (
-    Later("engine.attention", "auto", values=("triton", "varlen", "flashinfer")),
-    Later("engine.compile", False),
-    Later("engine.graphs", False),
-)
+LATER: tuple[Later, ...] = (Later("engine.attention", "auto", values=("varlen", "flashinfer")),)
 
 
 def refuse_later(key: str, value: Any) -> None:

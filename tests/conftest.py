@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -15,6 +16,8 @@ from cdbench.machine.processor import CpuReading
 from cdbench.models.base import StagedModel
 from tests import tiny
 
+# Before anything imports triton: its kernels then run in the interpreter, here on the CPU.
+os.environ["TRITON_INTERPRET"] = "1"
 torch.set_num_threads(1)
 settings.register_profile("default", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("default")

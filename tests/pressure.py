@@ -27,7 +27,8 @@ from cdbench.runtime.core import (
     SamplingParams,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.exits import RULES, suits
 from cdbench.runtime.kv_cache import KVCache
 from tests import tiny
@@ -244,7 +245,7 @@ def check_engine(engine: Engine) -> None:
     assert len(res._free) == len(set(res._free))
     assert occupied | set(res._free) == set(range(res.capacity))
     assert not occupied & set(res._free)
-    assert engine.schedule.in_flight + len(engine._preparing()) == len(occupied)
+    assert engine.schedule.in_flight + len(engine.intake.preparing) == len(occupied)
     for resident in set(range(res.capacity)) - occupied:
         for held in cache.stages.values():
             assert not held.table.host[resident].any(), "who is gone has rows"

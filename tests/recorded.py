@@ -198,6 +198,8 @@ def scripted_stages() -> StageCurves:
             "key": {
                 **dict.fromkeys(StageKey.model_fields, "x"),
                 "threads": 1,
+                "compiled": False,
+                "graphs": False,
                 "max_loops": LOOPS,
             },
             "model": "scripted",

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from cdbench.models.base import StagedModel
+from cdbench.runtime.cache_shape import slots_of_layout
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
-from cdbench.runtime.kv_cache import slots_of_layout
 
 NEAR_TIE = 1e-9
 

@@ -18,7 +18,8 @@ from cdbench.runtime.core import (
     SamplingParams,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from tests.test_engine import CDF, PROMPT, letters, serve, some
 
 
@@ -124,3 +125,30 @@ def test_an_impossible_configuration_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         Engine(tiny_ouro, EngineConfig(**settings))
+
+
+def test_an_id_names_one_request_until_its_result_is_taken(tiny_ouro: StagedModel) -> None:
+    """Two of one id would draw from one stream, and cancelling by id would find one of them."""
+    engine = Engine(tiny_ouro, EngineConfig(max_residents=1))
+    first, second = some(2)
+    engine.submit(first)
+    engine.submit(second)
+    engine.tick()
+    assert engine.residents.find(first.id) is not None
+    for taken in (first, second):
+        with pytest.raises(UsageError, match=f"^request '{taken.id}': another one of this id is"):
+            engine.submit(dataclasses.replace(taken, prompt=[1]))
+    assert engine.cancel(second.id)
+    with pytest.raises(UsageError, match="give each an id of its own"):
+        engine.submit(second)
+    known = {result.id: result for result in engine.run()}
+    assert len(known) == 2, "what was refused left nothing behind"
+    (again,) = engine.run([dataclasses.replace(first, arrival_s=0.0)])
+    assert again.tokens == known[first.id].tokens
+
+
+def test_a_request_that_is_refused_takes_no_id(tiny_ouro: StagedModel) -> None:
+    engine, (good, *_) = Engine(tiny_ouro), some(1)
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        engine.submit(dataclasses.replace(good, prompt=[]))
+    assert [result.id for result in engine.run([good])] == [good.id]

@@ -24,7 +24,8 @@ from cdbench.metrics.sustained import (
 )
 from cdbench.metrics.trace import Arrivals, RunTrace, Slo
 from cdbench.runtime.core import FinishReason, Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.workloads.arrival_times import ArrivalProcess, ArrivalSchedule
 from cdbench.workloads.arrivals import ArrivalSpec, parse_arrivals
 from tests.tiny import StepClock, ouro

@@ -50,7 +50,8 @@ from cdbench.runtime.core import (
     RequestResult,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.schema import BoundRecord, IntervalRecord, Waterfall, WaterfallRow
 from cdbench.schema.repeats import ModeFacts
 from cdbench.stats.interval import Interval

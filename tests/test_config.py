@@ -335,9 +335,7 @@ def test_contradictions_are_refused(overrides: tuple[str, ...]) -> None:
 
 
 UNAVAILABLE = {
-    "engine.attention": "triton",
-    "engine.compile": "true",
-    "engine.graphs": "true",
+    "engine.attention": "varlen",
 }
 
 

@@ -19,7 +19,8 @@ from cdbench.models.llama import Llama
 from cdbench.models.loading import load_model
 from cdbench.models.registry import build_model
 from cdbench.runtime.core import Request
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 
 PROMPTS = [[1], [5, 9, 2, 2, 7], [3, 3, 3, 8, 1, 0, 30, 12, 17], [40, 11]]
 NEW_TOKENS = 12

@@ -28,10 +28,11 @@ from cdbench.models.checkpoint import save_checkpoint
 from cdbench.models.huginn import Huginn
 from cdbench.models.ouro import Ouro
 from cdbench.render.terminal import make_console
-from cdbench.runtime import kv_cache, row_pool, stage_cache
+from cdbench.runtime import cache_shape, row_pool, stage_cache
 from cdbench.runtime.core import ExitPolicy, FinishReason, Request, RequestResult
-from cdbench.runtime.engine import EngineConfig
-from cdbench.runtime.exits import RULES, LatentDifference, Needs, suits
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES, LatentDifference, suits
 from cdbench.runtime.prefix_cache import PrefixCache
 from tests import tiny
 from tests.generating import ids_file
@@ -283,7 +284,7 @@ def _last_row_only(self: Any, node: Any, right: Any = PrefixCache.lines) -> Any:
     return {stage: np.repeat(line[:, -1:], line.shape[1], axis=1) for stage, line in lines}
 
 
-def _too_many_slots(layout: str, loops: int, right: Any = kv_cache.slots_of_layout) -> int:
+def _too_many_slots(layout: str, loops: int, right: Any = cache_shape.slots_of_layout) -> int:
     return 2 if layout == "shared" else int(right(layout, loops))
 
 
@@ -296,7 +297,7 @@ def _no_number(self: Any, evidence: Any, memory: Tensor) -> Tensor:
     [
         (row_pool.RowPool, "from_host", _lost_rows, "kv-budget"),
         (PrefixCache, "lines", _last_row_only, "prefix-cache"),
-        (kv_cache, "slots_of_layout", _too_many_slots, "layouts"),
+        (cache_shape, "slots_of_layout", _too_many_slots, "layouts"),
         (LatentDifference, "signal", _no_number, "exits"),
     ],
 )

@@ -20,7 +20,8 @@ from cdbench.runtime.core import (
     SamplingParams,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.schedules.base import Work
 from tests import staged, tiny
 from tests.reference import continue_alone

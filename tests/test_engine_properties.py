@@ -17,7 +17,8 @@ from cdbench.runtime.core import (
     SamplingParams,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.exits import RULES, suits
 from tests import tiny
 from tests.reference import assert_equals_alone

@@ -15,8 +15,8 @@ from cdbench.config import load_config
 from cdbench.errors import UsageError
 from cdbench.grammar import parse_mode
 from cdbench.render.memory import memory_table
+from cdbench.runtime.cache_shape import CacheShape
 from cdbench.runtime.core import Request, Stage
-from cdbench.runtime.kv_cache import CacheShape
 from cdbench.schema import read_result, read_workload
 from tests.recorded import scripted_run
 from tests.test_verdict import make_result

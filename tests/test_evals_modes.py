@@ -17,7 +17,7 @@ from cdbench.evals.ranks import Ranks
 from cdbench.evals.scores import SuiteScores
 from cdbench.evals.suite import Suite, load_suite
 from cdbench.runtime.core import ExitPolicy
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from tests.evaluating import CHOICE, QUESTIONS, READ, WRITE, request, worded, write_task
 
 RULE = ExitPolicy("cdf", 0.7)
@@ -198,7 +198,7 @@ def test_a_refused_text_counts_as_wrong_and_is_said(tmp_path: Path) -> None:
 
 
 def worded_bytes(positions: int) -> int:
-    from cdbench.runtime.kv_cache import cache_shape
+    from cdbench.runtime.cache_shape import cache_shape
 
     network = worded().network
     shape = cache_shape(network.dims, "per-loop", network.dims.max_loops, network.dtype)

@@ -20,7 +20,7 @@ from cdbench.evals.ranks import ALONE, Ranks, join_ranks
 from cdbench.evals.scores import SuiteScores
 from cdbench.evals.suite import load_suite
 from cdbench.runtime.core import ExitPolicy
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from tests.evaluating import CHOICE, READ, WRITE, worded, write_task
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -23,7 +23,7 @@ from cdbench.evals.options import SuiteOptions
 from cdbench.evals.suite import load_suite
 from cdbench.evals.text import TextCodec
 from cdbench.models.loading import load_model
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from tests.evaluating import CHOICE, READ, WRITE, request, write_task
 from tests.test_dense_transformers import official
 

@@ -17,8 +17,11 @@ from torch import Tensor
 from cdbench.errors import UsageError
 from cdbench.models.base import ModelDims, StagedModel
 from cdbench.runtime.core import ExitPolicy, Request
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import RULES, ExitRule, Needs, check_policy, suits
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_checks import check_policy
+from cdbench.runtime.exit_rule import ExitRule, Needs
+from cdbench.runtime.exits import RULES, suits
 from cdbench.runtime.residents import Residents
 from cdbench.runtime.runner import signal_dtype
 from tests import tiny
@@ -54,9 +57,9 @@ def test_what_a_rule_remembers_starts_afresh_with_every_token() -> None:
     residents = Residents(3, LOOPS, DIMS, torch.device("cpu"), torch.float64)
     for name in "ab":
         residents.admit(Request(name, [1], exit=ExitPolicy("cdf", 0.5)), 0.0)
-    (memory,) = residents.memories.values()
+    (memory,) = residents.memories.by_rule.values()
     memory.fill_(0.25)
-    residents.forget(torch.tensor([1]))
+    residents.memories.forget(torch.tensor([1]))
     assert memory[0].tolist() == [0.25, 0.25]
     assert memory[1].tolist() == CDF.memory_start(DIMS).tolist()
 

@@ -22,7 +22,7 @@ from cdbench.render.markdown import to_markdown
 from cdbench.render.run_report import main_table
 from cdbench.render.tasks_report import task_table
 from cdbench.runtime.core import ExitPolicy, Request
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.schema import AnswerRecord, Result, read_result
 from tests import tiny
 from tests.evaluating import CHOICE, QUESTIONS, READ, WRITE, worded, write_task

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import RULES, Needs, suits
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES, suits
 from cdbench.runtime.ghost import GhostEngine
 from tests import tiny
 from tests.pressure import (
@@ -179,7 +181,7 @@ def test_a_ghost_that_stored_its_keys_would_be_seen() -> None:
     config = EngineConfig(kv_layout="shared")
     (clean,) = GhostEngine(model, config).run([request])
     spoiled = GhostEngine(model, config)
-    spoiled.ghosts._decode_context = spoiled.runner._decode_context  # type: ignore[method-assign]
+    spoiled.ghosts.contexts = spoiled.runner.contexts
     (spoilt,) = spoiled.run([request])
     assert min(clean.executed_depths) < 4
     assert clean.logprobs != spoilt.logprobs
@@ -237,3 +239,22 @@ def test_a_nan_signal_is_kept_as_one() -> None:
 
 def _gate_bias(model: StagedModel) -> str:
     return next(n for n, p in model.named_parameters() if "gate" in n and n.endswith("bias"))
+
+
+def test_room_for_signals_grows_with_the_tokens_that_come() -> None:
+    """A stop may come at any time: nothing is set aside for all that a request may produce."""
+    model = model_of("ouro")
+    loops = model.dims.max_loops
+    request = Request("a", [1, 2, 3], 45, ExitPolicy("cdf", 0.6))
+    long, short = (GhostEngine(model, EngineConfig()) for _ in range(2))
+    (whole,) = long.run([request])
+    signals = long.signals.of(whole)
+    assert signals.shape == (44, loops)
+    assert not np.isnan(signals).any()
+    wanted = Alone(model, request, "per-loop").signals(whole.tokens, whole.executed_depths)
+    np.testing.assert_allclose(signals, wanted, rtol=1e-6, atol=1e-9)
+    # The same request, stopped after a few tokens.
+    stop = next(t for t in whole.tokens[3:] if t not in whole.tokens[:3])
+    (cut,) = short.run([dataclasses.replace(request, stop_ids=frozenset([stop]))])
+    np.testing.assert_array_equal(short.signals.of(cut), signals[: len(cut.tokens) - 1])
+    assert short.signals._values["a"].shape[0] < 45

@@ -25,6 +25,7 @@ from cdbench.models.huginn import Huginn, uniforms
 from cdbench.models.loading import load_model
 from cdbench.models.registry import build_model
 from cdbench.models.sequence import SequenceContext, loop_states
+from cdbench.runtime.sampling import logprobs_of
 from tests import tiny
 from tests.tiny import HUGINN_CONFIG, HUGINN_FIXTURE, huginn_fixture
 
@@ -187,9 +188,13 @@ def test_the_loop_starts_at_zero_and_reads_the_prelude() -> None:
         model.core(state, None, SequenceContext(1, len(ids), ids.device))
 
 
-def test_logits_of_a_low_precision_model_are_float32() -> None:
-    model = official(torch.bfloat16)
-    assert model.head(torch.ones(3, 48, dtype=torch.bfloat16)).dtype == torch.float32
+def test_logits_of_a_low_precision_model_lose_nothing_by_staying_in_its_precision() -> None:
+    """Official code makes them float32 once the head has rounded them; here, whoever reads them."""
+    logits = official(torch.bfloat16).head(torch.ones(3, 48, dtype=torch.bfloat16))
+    assert logits.dtype is torch.bfloat16
+    tokens = torch.tensor([0, 5, 9])
+    assert torch.equal(logprobs_of(logits, tokens), logprobs_of(logits.float(), tokens))
+    assert logprobs_of(logits, tokens).dtype is torch.float32
 
 
 # Configuration.

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 
 from cdbench.errors import UsageError
 from cdbench.models.base import ModelDims
+from cdbench.runtime.cache_shape import slots_of_layout as slots_of
 from cdbench.runtime.core import IntArray, Stage
 from cdbench.runtime.kv_cache import KVCache
-from cdbench.runtime.kv_cache import slots_of_layout as slots_of
 from cdbench.runtime.row_pool import RowPool
 from cdbench.runtime.stage_cache import GROWTH_STEP_POSITIONS, RowTable, SavedRows, StageCache
 from tests import pressure
@@ -165,7 +165,8 @@ def test_row_zero_stays_zero_and_unused_entries_read_it() -> None:
         for layer in range(2):
             cache.store(layer, torch.from_numpy(rows), kv, kv)
     assert not any(layer[0].any() for layer in cache.pool.layers)
-    assert all(layer[1:].all() for layer in cache.pool.layers)
+    assert all(layer[1:-1].all() for layer in cache.pool.layers)
+    assert not any(layer[cache.pool.scratch_row].any() for layer in cache.pool.layers)
     assert cache.lines(torch.tensor([3]), torch.tensor([0]), 4).tolist() == [[0, 0, 0, 0]]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import random
 from dataclasses import dataclass, field
@@ -23,10 +24,13 @@ from cdbench.models.base import StagedModel
 from cdbench.models.loading import load_model
 from cdbench.predictor.gate_files import read_gate
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import RULES, Falling, check_policy
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_checks import check_policy
+from cdbench.runtime.exit_rule import Falling
+from cdbench.runtime.exits import RULES
 from cdbench.runtime.ghost import GhostEngine
-from cdbench.runtime.lookahead import Gate, GateKind, Lookahead, Watch
+from cdbench.runtime.lookahead import Gate, GateKind, Lookahead, PreLoopGate, Watch
 from cdbench.runtime.scoring.continuation import Continuation as ScoredContinuation
 from cdbench.runtime.scoring.score import score
 from cdbench.runtime.scoring.setting import Setting
@@ -48,8 +52,10 @@ RULES_OF = {
 
 
 @functools.cache
-def gate_of(name: str, kind: GateKind, seed: int, threshold: float, at: float) -> Lookahead:
-    """A gate with random weights that calls now and then."""
+def gate_of(
+    name: str, kind: GateKind, seed: int, threshold: float, at: float, pre_loop: bool = False
+) -> Lookahead:
+    """A gate with random weights that calls now and then, and perhaps one before loop 1."""
     rule = RULES_OF[name][0]
     generator = torch.Generator().manual_seed(seed)
     size = model_of(name).dims.hidden_size
@@ -57,17 +63,21 @@ def gate_of(name: str, kind: GateKind, seed: int, threshold: float, at: float) -
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    if kind == "linear":
-        weights = {"weight": drawn(R - 2, size + 1), "bias": drawn(R - 2)}
-    else:
-        weights = {
-            "hidden": drawn(5, size + 1),
-            "hidden_bias": drawn(R - 2, 5),
-            "out": drawn(5),
-            "bias": drawn(R - 2),
-        }
-    falls = isinstance(RULES[rule], Falling)
-    return Lookahead(Gate(kind, weights, falls), at, rule, threshold, R, watch=WATCH)
+    def gate(loops: int, inputs: int) -> Gate:
+        if kind == "linear":
+            weights = {"weight": drawn(loops, inputs), "bias": drawn(loops)}
+        else:
+            weights = {
+                "hidden": drawn(5, inputs),
+                "hidden_bias": drawn(loops, 5),
+                "out": drawn(5),
+                "bias": drawn(loops),
+            }
+        return Gate(kind, weights, isinstance(RULES[rule], Falling))
+
+    after = gate(R - 2, size + 1)
+    before = PreLoopGate(gate(1, size), at) if pre_loop else None
+    return Lookahead(after, at, rule, threshold, R, watch=WATCH, pre_loop=before)
 
 
 # One request alone.
@@ -105,7 +115,11 @@ class Watcher:
 def score_by_hand(gate: Gate, state: list[float], signal: float, loop: int) -> float:
     """A gate's score of one row, number by number."""
     left = signal if gate.falls else 1 - signal
-    inputs = [*state, -math.log(min(max(left, 1e-6), 1e6))]
+    return logit_by_hand(gate, [*state, -math.log(min(max(left, 1e-6), 1e6))], loop)
+
+
+def logit_by_hand(gate: Gate, inputs: list[float], loop: int) -> float:
+    """The same from all inputs, by the weights of a loop."""
     w = {name: weight.tolist() for name, weight in gate.weights.items()}
     if gate.kind == "linear":
         terms = zip(w["weight"][loop - 1], inputs, strict=True)
@@ -155,6 +169,12 @@ def run_token(
     state, injection = ref.prelude([token], position)
     readout, rule = ref.new_readout(1), _Rule(policy, ref)
     trusts, asked, called, leaves = watcher.trusts, 0, 0, ref.loops
+    if trusts and gate.pre_loop is not None and policy.min_loops == 1:
+        given = (state if injection is None else injection)[0].tolist()
+        p = 1 / (1 + math.exp(-logit_by_hand(gate.pre_loop.gate, given, 1)))
+        out.closest = min(out.closest, abs(p - gate.pre_loop.threshold))
+        if p >= gate.pre_loop.threshold:
+            called = leaves = 1
     for loop in range(1, ref.loops + 1):
         before, state = state, ref.core(state, injection, position, loop)
         readout = ref.absorb(state, readout, _halt_at(policy))
@@ -171,7 +191,7 @@ def run_token(
             continue
         if met:
             leaves = loop + 1
-        if trusts and not called and loop < ref.loops - 1 and not (asked and loop >= 2):
+        if trusts and not called and loop < ref.loops - 1 and not (asked and loop >= gate.earliest):
             p = 1 / (1 + math.exp(-score_by_hand(gate.gate, state[0].tolist(), signal, loop)))
             out.closest = min(out.closest, abs(p - gate.threshold))
             if p >= gate.threshold:
@@ -213,6 +233,7 @@ def gated_requests(draw: st.DrawFn, name: str) -> list[Request]:
             draw(st.integers(0, 3)),
             threshold,
             draw(st.sampled_from([0.1, 0.5, 0.9])),
+            draw(st.booleans()),
         )
         floor = draw(st.sampled_from([1, 1, 2, 3]))
         policy = ExitPolicy(rule, threshold, floor, 1, lookahead=gate)
@@ -251,10 +272,12 @@ def test_any_schedule_equals_the_request_alone(name: str, data: st.DataObject) -
             assert_equals_alone(model, request, result, config.kv_layout)
 
 
-def gated(name: str, count: int, tokens: int, seed: int = 0, **changes: Any) -> list[Request]:
+def gated(
+    name: str, count: int, tokens: int, seed: int = 0, pre_loop: bool = False, **changes: Any
+) -> list[Request]:
     rule, thresholds = RULES_OF[name]
     rng = random.Random(seed)
-    gate = gate_of(name, "linear", seed, thresholds[1], 0.5)
+    gate = gate_of(name, "linear", seed, thresholds[1], 0.5, pre_loop)
     if changes:
         gate = dataclasses.replace(gate, **changes)
     policy = ExitPolicy(rule, thresholds[1], 1, 1, lookahead=gate)
@@ -272,9 +295,11 @@ def gated(name: str, count: int, tokens: int, seed: int = 0, **changes: Any) -> 
 def test_the_reference_sees_calls_of_every_kind() -> None:
     """Else the property above would hold of nothing."""
     seen: set[str] = set()
-    for name in RULES_OF:
+    for name, pre_loop in itertools.product(RULES_OF, (False, True)):
         for seed in range(2):
-            for request in gated(name, 2, 16, seed):
+            for request in gated(name, 2, 16, seed, pre_loop):
+                assert request.exit.lookahead is not None
+                earliest = request.exit.lookahead.earliest
                 alone = serve_alone(model_of(name), request, "per-loop")
                 for executed, asked, called in zip(
                     alone.executed[1:], alone.requested[1:], alone.predicted[1:], strict=True
@@ -282,15 +307,20 @@ def test_the_reference_sees_calls_of_every_kind() -> None:
                     if called is None:
                         seen.add("fallen back")
                     elif called < R:
-                        seen.add("right" if max(2, asked) <= called else "wrong")
+                        place = " before loop 1" if called == 1 else ""
+                        seen.add(("right" if max(earliest, asked) <= called else "wrong") + place)
                     else:
                         seen.add("missed" if asked < executed else "none")
-    assert seen == {"fallen back", "right", "wrong", "missed", "none"}
+    first = {"right before loop 1", "wrong before loop 1"}
+    assert seen == {"fallen back", "right", "wrong", "missed", "none", *first}
 
 
+@pytest.mark.parametrize("pre_loop", [False, True])
 @pytest.mark.parametrize("name", ["ouro", "huginn"])
-def test_preemption_in_the_middle_of_a_token_keeps_what_is_known_of_the_calls(name: str) -> None:
-    model, batch = model_of(name), gated(name, 8, 14)
+def test_preemption_in_the_middle_of_a_token_keeps_what_is_known_of_the_calls(
+    name: str, pre_loop: bool
+) -> None:
+    model, batch = model_of(name), gated(name, 8, 14, pre_loop=pre_loop)
     config = EngineConfig(max_residents=8, width=3)
     roomy = {r.id: r for r in Engine(model, config).run(batch)}
     budget = Engine(model, config).cache.shape.budget_for(24)
@@ -337,6 +367,71 @@ def test_calls_end_tokens_after_loop_2_at_the_earliest_and_at_the_floor() -> Non
     found = one(model, dataclasses.replace(request, exit=floored))
     assert found.executed_depths == [R] + [3] * 5
     assert found.predicted_depths == [None] + [3] * 5
+
+
+def before_loop_1(right_p: float = 1.0) -> dict[str, Any]:
+    """A gate that calls after no loop, and one that calls before loop 1 (or never)."""
+    size = model_of("ouro").dims.hidden_size
+    bias = torch.full((1,), 30.0 if right_p else -30.0, dtype=torch.float64)
+    weight = torch.zeros(1, size, dtype=torch.float64)
+    gate = Gate("linear", {"weight": weight, "bias": bias}, falls=False)
+    return {**always(0.0), "pre_loop": PreLoopGate(gate, 0.5)}
+
+
+def changed(request: Request, **changes: Any) -> Request:
+    """A request whose gate is another."""
+    assert request.exit.lookahead is not None
+    gate = dataclasses.replace(request.exit.lookahead, **changes)
+    return dataclasses.replace(request, exit=dataclasses.replace(request.exit, lookahead=gate))
+
+
+def test_a_call_before_loop_1_ends_a_token_after_it_unless_the_floor_is_higher() -> None:
+    model = model_of("ouro")
+    (request,) = gated("ouro", 1, 6)
+    request = changed(request, watch=Watch(4, 0.0, 1), **before_loop_1())
+    found = one(model, request)
+    assert found.executed_depths == [R] + [1] * 5
+    assert found.predicted_depths == [None] + [1] * 5
+    for floor in (2, 3):
+        floored = dataclasses.replace(request.exit, min_loops=floor)
+        found = one(model, dataclasses.replace(request, exit=floored))
+        assert min(found.executed_depths) >= floor
+        assert found.predicted_depths == [None] + [R] * 5
+
+
+def test_a_pre_loop_gate_that_never_calls_changes_no_token() -> None:
+    model = model_of("ouro")
+    (request,) = gated("ouro", 1, 20, rule_threshold=0.3, watch=Watch(4, 0.0, 1))
+    request = dataclasses.replace(request, exit=dataclasses.replace(request.exit, threshold=0.3))
+    assert request.exit.lookahead is not None
+    quiet = {**before_loop_1(0.0), "gate": request.exit.lookahead.gate}
+    found, wanted = one(model, changed(request, **quiet)), one(model, request)
+    assert found.executed_depths == wanted.executed_depths
+    assert found.logprobs == wanted.logprobs
+    # Of a token that the rule asked to leave after loop 1 a call for loop 2 is late.
+    assert found.predicted_depths is not None
+    pairs = zip(found.predicted_depths, found.requested_depths, strict=True)
+    assert {called for called, asked in pairs if asked == 1} == {R}
+
+
+def test_wrong_calls_before_loop_1_make_a_request_fall_back() -> None:
+    model = model_of("ouro")
+    (request,) = gated("ouro", 1, 30)
+    gate = {**before_loop_1(), "rule_threshold": 1.0, "watch": Watch(8, 0.7, 4)}
+    request = changed(request, **gate)
+    never = dataclasses.replace(request.exit, threshold=1.0)
+    found = one(model, dataclasses.replace(request, exit=never))
+    assert found.predicted_depths == [None] + [1] * 4 + [None] * 25
+    assert found.executed_depths == [R] + [1] * 4 + [R] * 25
+    assert found.requested_depths == [R] + [2] * 4 + [R] * 25
+
+
+def test_a_nan_calls_nothing_before_loop_1() -> None:
+    gate = before_loop_1()["pre_loop"]
+    size = model_of("ouro").dims.hidden_size
+    given = torch.zeros(2, size, dtype=torch.float64)
+    given[1, 3] = torch.nan
+    assert gate.calls(given).tolist() == [True, False]
 
 
 def test_a_token_that_a_call_ended_too_early_was_due_at_least_a_loop_later() -> None:
@@ -414,8 +509,9 @@ def test_a_shipped_gate_with_its_weights_negated_is_found_out() -> None:
         assert None not in result.predicted_depths[1:]
 
 
-def test_replayed_depths_are_executed_and_the_gate_calls_as_it_did() -> None:
-    model, batch = model_of("ouro"), gated("ouro", 5, 12)
+@pytest.mark.parametrize("pre_loop", [False, True])
+def test_replayed_depths_are_executed_and_the_gate_calls_as_it_did(pre_loop: bool) -> None:
+    model, batch = model_of("ouro"), gated("ouro", 5, 12, pre_loop=pre_loop)
     live = {r.id: r for r in Engine(model, EngineConfig()).run(batch)}
     replays = [
         dataclasses.replace(r, replay_depths=live[r.id].executed_depths) for r in reversed(batch)

@@ -21,7 +21,7 @@ from cdbench.models.loading import load_model
 from cdbench.models.looped_llama import INJECTIONS, NORMS
 from cdbench.models.sequence import SequenceContext, loop_states
 from cdbench.runtime.core import ExitPolicy, Request
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from tests import tiny
 from tests.reference import assert_equals_alone
 from tests.test_engine_properties import configs, requests, serve

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from cdbench.models.base import StagedModel
 from cdbench.models.sequence import SequenceContext, loop_states
+from cdbench.runtime.cache_shape import CacheShape
+from cdbench.runtime.carried import Carried
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult, Stage
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.kv_cache import CacheShape
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.prefix_cache import Prefix, PrefixCache, StageLines
 from cdbench.runtime.residents import Residents, SavedResident
-from cdbench.runtime.runner import Runner
 from cdbench.runtime.stage_cache import StageCache
 from tests import tiny
 from tests.pressure import check_drained, check_engine
@@ -306,7 +307,7 @@ def test_losing_a_preempted_requests_rule_memory_is_caught(
 
 
 def test_losing_a_preempted_requests_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Runner, "restore", lambda self, resident, saved: None)
+    monkeypatch.setattr(Carried, "restore", lambda self, resident, saved: None)
     served = pressed("ouro", "float64", "cdb", "per-loop", 8, check=False)
     assert len(wrong_cases(OFFICIAL["ouro"], "per-loop", served.results)) > 3
 

@@ -12,7 +12,8 @@ import pytest
 from cdbench.metrics.curves import CurveStage, MeasuredCurves
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, LaunchRecord, Request, RequestResult, Stage
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.pacing import CurveTimes, Pacing, SeenTimes
 from cdbench.runtime.schedules.base import NOBODY, PREFILL, Launch, Work
 from tests import tiny

@@ -19,7 +19,7 @@ from cdbench.models.looped_llama import LoopedLlama
 from cdbench.models.translation import read_translation
 from cdbench.models.unrolled import unrolled
 from cdbench.runtime.core import Request
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from tests import tiny
 from tests.reference import assert_equals_alone
 from tests.test_engine_properties import configs, requests, serve

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,26 +13,22 @@ import pytest
 import torch
 
 from cdbench import manifest
+from cdbench.bench.facts import earliest_call, stage_costs
 from cdbench.cli.main import main
 from cdbench.errors import UsageError
 from cdbench.metrics.predictor import count_calls
 from cdbench.metrics.registry import METRICS
 from cdbench.metrics.trace import RunTrace
+from cdbench.models.base import StageCost
+from cdbench.predictor.calibration import calibration_error, reliability
 from cdbench.predictor.decisions import Tokens, called_depths, figures, first_met, plain_late
-from cdbench.predictor.fit import (
-    FitOptions,
-    Fitted,
-    Split,
-    calibration_error,
-    choose_threshold,
-    fit,
-    reliability,
-)
+from cdbench.predictor.fit import FitOptions, Fitted, Split, choose_threshold, fit
 from cdbench.predictor.gate_files import read_gate, write_gate
 from cdbench.predictor.recording import Recorded
 from cdbench.predictor.recording_file import read_states, write_states
 from cdbench.render.predictor_table import predictor_table
-from cdbench.runtime.core import FinishReason, RequestResult
+from cdbench.runtime.core import ExitPolicy, FinishReason, RequestResult
+from cdbench.runtime.lookahead import Gate, Lookahead, PreLoopGate
 from cdbench.schema import ExitSettings, ModelIdentity, RequestRecord, WorkloadRecord
 from cdbench.schema.lookahead import (
     GATE_FILE,
@@ -95,6 +93,25 @@ def test_depths_called_and_executed_by_hand() -> None:
     assert by_loop == [(1, 5, 1, 1, 1), (2, 3, 2, 0, 1), (3, 0, 0, 0, 0)]
 
 
+def test_calls_before_loop_1_by_hand() -> None:
+    """With them the floor is 1, and a token that asks at once is due there."""
+    given = tokens(SIGNALS, floor=1)
+    before = np.array([False, True, False, True, False])
+    assert given.due.tolist() == [2, 3, 5, 1, 4]
+    assert called_depths(given, PROBABILITIES, 0.5, before).tolist() == [2, 1, 3, 1, 3]
+    found = figures(given, PROBABILITIES, 0.5, before)
+    # Right: 2 and 1; wrong: 1 for 3, 3 for R, 3 for 4.
+    assert (found.precision, found.recall) == (2 / 5, 1.0)
+    assert found.token_loops == 2 + 1 + 3 + 1 + 3
+    assert (found.token_loops_lag0, found.token_loops_lag1) == (15, 3 + 4 + 5 + 2 + 5)
+    by_loop = [(f.loop, f.asked, f.called, f.right, f.missed) for f in found.by_loop]
+    assert by_loop == [(0, 5, 2, 1, 0), (1, 3, 1, 1, 0), (2, 2, 2, 0, 0), (3, 0, 0, 0, 0)]
+    # Without a call before loop 1 that token is missed, and leaves after loop 2 by the rule alone.
+    missed = figures(given, PROBABILITIES, 0.5)
+    assert missed.by_loop[0].missed == 1
+    assert missed.token_loops == 2 + 4 + 3 + 2 + 3
+
+
 def test_decisions_end_where_the_rule_has_asked() -> None:
     token, loop = tokens(SIGNALS).decisions()
     pairs = list(zip(token.tolist(), loop.tolist(), strict=True))
@@ -141,13 +158,14 @@ def result(called: list[int | None] | None) -> RequestResult:
     )
 
 
-def metric(name: str, called: list[int | None] | None) -> float | None:
+def metric(name: str, called: list[int | None] | None, earliest: int = 2) -> float | None:
     given = result(called)
     # Raw records are what a summary is made from.
     line = RequestRecord.of(given, doc_id=None, mode="cdb", work="equal")
     again = RequestRecord.model_validate_json(line.model_dump_json())
     values = [
-        METRICS[name].compute(RunTrace("cdb", [one], [], 9.0, 1, 1, R)) for one in (given, again)
+        METRICS[name].compute(RunTrace("cdb", [one], [], 9.0, 1, 1, R, earliest_call=earliest))
+        for one in (given, again)
     ]
     assert values[0] == values[1]
     return values[0]
@@ -160,6 +178,16 @@ def test_metrics_of_a_run_by_hand() -> None:
     assert metric("predictor_recall", called) == 1 / 2
     assert metric("predictor_exact", called) == 2 / 4
     assert metric("predictor_depth_error", called) == (0 + 1 + 1 + 0) / 4
+
+
+def test_with_a_pre_loop_gate_a_token_that_asked_at_once_was_due_there() -> None:
+    # Due at 1, 3, 3 or later, 5; called: none in time, none, 2 too early, not asked.
+    called = [None, 2, 5, 2, None]
+    assert metric("predictor_precision", called, earliest=1) == 0
+    assert metric("predictor_recall", called, earliest=1) == 0
+    assert metric("predictor_exact", called, earliest=1) == 1 / 4
+    assert metric("predictor_depth_error", called, earliest=1) == (1 + 1 + 1 + 0) / 4
+    assert metric("predictor_recall", [None, 1, 5, 2, None], earliest=1) == 1 / 2
 
 
 def test_metrics_are_undefined_without_a_gate_or_without_a_call() -> None:
@@ -176,24 +204,53 @@ def test_records_without_the_list_are_read() -> None:
     assert RequestRecord.model_validate(old).predicted_depths is None
 
 
+def test_a_pre_loop_gate_costs_a_prelude_and_the_other_a_loop() -> None:
+    weights = {"weight": torch.zeros(2, 7), "bias": torch.zeros(2)}
+    before = {"weight": torch.zeros(1, 6), "bias": torch.zeros(1)}
+    gate = Lookahead(Gate("linear", weights, falls=False), 0.5, "cdf", 0.5, R)
+    both = replace(gate, pre_loop=PreLoopGate(Gate("linear", before, falls=False), 0.5))
+
+    def costs(one: Lookahead | None, adaptive: bool = True) -> tuple[float, float, float]:
+        network = SimpleNamespace(flops_per_token=lambda: StageCost(10.0, 100.0, 1000.0))
+        subject: Any = SimpleNamespace(
+            model=SimpleNamespace(network=network),
+            policy=ExitPolicy("cdf", 0.5, lag=1, lookahead=one),
+            adaptive=adaptive,
+        )
+        assert earliest_call(subject) == (1 if one is both else 2)
+        return stage_costs(subject)
+
+    assert costs(None) == costs(both, adaptive=False) == (10, 100, 1000)
+    assert costs(gate) == (10, 100 + 14, 1000)
+    assert costs(both) == (10 + 12, 100 + 14, 1000)
+
+
 # A recording made by hand, in which a line of the state says when the rule will ask.
 
 
-def made(requests: int = 40, seed: int = 0, noise: float = 0.3, dtype: str = "float32") -> Recorded:
+def made(
+    requests: int = 40,
+    seed: int = 0,
+    noise: float = 0.3,
+    dtype: str = "float32",
+    pre_loop: bool = False,
+) -> Recorded:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(2, 9, requests)
     offsets = np.cumsum([0, *lengths])
     count = int(offsets[-1])
-    due = rng.integers(2, R + 1, count)
+    due = rng.integers(1 if pre_loop else 2, R + 1, count)
     loop = np.arange(1, R + 1)
     signals = np.where(loop >= due[:, None], 0.9, 0.2 + 0.05 * rng.random((count, R)))
     states = rng.normal(size=(count, R - 1, SIZE))
     soon = np.where(due[:, None] == loop[:-1] + 1, 1.0, -1.0)
     states[:, :, 2] = soon + noise * rng.normal(size=soon.shape)
+    preludes = rng.normal(size=(count, SIZE))
+    preludes[:, 4] = np.where(due == 1, 1.0, -1.0) + noise * rng.normal(size=count)
     document = StateRecording(
         setting=GateSetting(
             model=ModelIdentity(name="made", files={"model.safetensors": "0" * 64}),
-            exit=ExitSettings(rule="cdf", threshold=THRESHOLD, min_loops=2),
+            exit=ExitSettings(rule="cdf", threshold=THRESHOLD, min_loops=1 if pre_loop else 2),
             max_loops=R,
             state_size=SIZE,
             kv_layout="per-loop",
@@ -203,6 +260,7 @@ def made(requests: int = 40, seed: int = 0, noise: float = 0.3, dtype: str = "fl
         workload_hash="0" * 64,
         source="demo",
         tokens=count,
+        pre_loop=pre_loop,
         arrays_sha256="",
         seconds=1.0,
         config={},
@@ -220,7 +278,13 @@ def made(requests: int = 40, seed: int = 0, noise: float = 0.3, dtype: str = "fl
             for i, n in enumerate(lengths.tolist())
         ],
     )
-    return Recorded(document, states.astype(np.float32), signals, offsets.astype(np.int64))
+    return Recorded(
+        document,
+        states.astype(np.float32),
+        signals,
+        offsets.astype(np.int64),
+        preludes.astype(np.float32) if pre_loop else None,
+    )
 
 
 @pytest.fixture(scope="module", params=["linear", "mlp"])
@@ -260,6 +324,60 @@ def test_fitting_again_gives_the_same_gate(fitted: Fitted) -> None:
         assert torch.equal(weight, again.gate.weights[name])
     assert again.document.threshold == fitted.document.threshold
     assert again.document.held_out == fitted.document.held_out
+
+
+@pytest.fixture(scope="module", params=["linear", "mlp"])
+def fitted_before(request: pytest.FixtureRequest) -> Fitted:
+    return fit(made(120, pre_loop=True), FitOptions(request.param, seed=3, pre_loop=True))
+
+
+def test_a_pre_loop_gate_learns_what_the_prelude_says(fitted_before: Fitted) -> None:
+    document = fitted_before.document
+    assert document.pre_loop is not None
+    assert fitted_before.before is not None
+    assert document.pre_loop.threshold == fitted_before.before.threshold
+    held = document.held_out
+    first = held.by_loop[0]
+    assert first.loop == 0
+    assert first.asked == held.tokens, "every token is asked about before loop 1"
+    assert first.right / first.called > 0.9
+    assert first.right / (first.right + first.missed) > 0.9
+    assert held.exact is not None
+    assert held.exact > 0.9
+    assert held.loops_over_lag0 == pytest.approx(1, abs=0.05)
+    calibration = document.pre_loop.calibration
+    assert calibration.precision is not None
+    assert calibration.precision >= 0.9
+    assert calibration.error is not None
+    assert calibration.error < 0.1
+    assert sum(one.decisions for one in calibration.reliability) == held.tokens
+    # Its weights cost what they multiply: the prelude's numbers, and no signal.
+    expected = 2 * 32 * (SIZE + 1) if document.gate == "mlp" else 2 * SIZE
+    assert document.pre_loop.flops_per_row == expected
+    assert sum(document.pre_loop.due.values()) == sum(
+        depth == 1
+        for r in made(120, pre_loop=True).document.requests
+        for depth in r.executed_depths
+    )
+
+
+def test_without_one_the_same_tokens_are_due_at_2_at_least() -> None:
+    """A recording for a pre-loop gate also makes a gate alone."""
+    fitted = fit(made(120, pre_loop=True), FitOptions(seed=3))
+    assert fitted.before is None
+    assert fitted.document.pre_loop is None
+    assert [one.loop for one in fitted.document.held_out.by_loop] == [1, 2, 3]
+
+
+def test_a_pre_loop_gate_needs_what_the_prelude_gave_and_both_outcomes() -> None:
+    with pytest.raises(UsageError, match=r"^--pre-loop: .*predictor record --pre-loop"):
+        fit(made(40), FitOptions(pre_loop=True))
+    later = made(40, pre_loop=True)
+    signals = later.signals.copy()
+    signals[:, 0] = 0.1
+    never = Recorded(later.document, later.states, signals, later.offsets, later.preludes)
+    with pytest.raises(UsageError, match="to fit the pre-loop gate on 0 are followed by an exit"):
+        fit(never, FitOptions(pre_loop=True))
 
 
 def test_requests_are_split_and_no_token_of_one_is_on_two_sides() -> None:
@@ -332,6 +450,20 @@ def test_a_recording_reads_back_as_it_was(tmp_path: Path) -> None:
         assert again.request_of.tolist() == recorded.request_of.tolist()
 
 
+def test_what_the_prelude_gave_reads_back_as_it_was(tmp_path: Path) -> None:
+    recorded = made(6, pre_loop=True)
+    write_states(tmp_path / "states", recorded)
+    again = read_states(tmp_path / "states")
+    assert again.preludes is not None
+    assert recorded.preludes is not None
+    assert np.array_equal(again.preludes, recorded.preludes)
+    # A document that does not speak of it is not the one it was written with.
+    silent = recorded.document.model_copy(update={"pre_loop": False})
+    write_states(tmp_path / "states", replace(recorded, document=silent))
+    with pytest.raises(UsageError, match="its tensors are offsets, preludes"):
+        read_states(tmp_path / "states")
+
+
 def test_a_damaged_recording_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "states"
     write_states(path, made(6))
@@ -357,6 +489,34 @@ def test_a_gate_reads_back_as_it_was(fitted: Fitted, tmp_path: Path) -> None:
     assert stored.lookahead(0.25, torch.device("cpu")).threshold == 0.25
     expected = 2 * 32 * (SIZE + 2) if document.gate == "mlp" else 2 * (SIZE + 1)
     assert look.gate.flops_per_row == expected
+
+
+def test_a_pre_loop_gate_reads_back_as_it_was(fitted_before: Fitted, tmp_path: Path) -> None:
+    assert fitted_before.before is not None
+    write_gate(tmp_path, fitted_before.document, fitted_before.gate, fitted_before.before)
+    stored = read_gate(str(tmp_path))
+    assert stored.before is not None
+    for kept, gate in (
+        (fitted_before.before.gate, stored.before.gate),
+        (fitted_before.gate, stored.gate),
+    ):
+        assert set(kept.weights) == set(gate.weights)
+        assert all(torch.equal(kept.weights[name], gate.weights[name]) for name in kept.weights)
+    look = stored.lookahead(None, torch.device("cpu"))
+    assert look.earliest == 1
+    assert look.pre_loop is not None
+    assert look.pre_loop.threshold == fitted_before.before.threshold
+    other = stored.lookahead(0.25, torch.device("cpu"))
+    assert other.pre_loop is not None
+    assert other.pre_loop.threshold == other.threshold == 0.25
+    assert "before loop 1 @0.25" in str(other)
+    # Without its document's word for it, the second gate is no part of the first.
+    path = tmp_path / GATE_FILE
+    changed = json.loads(path.read_text())
+    changed["pre_loop"] = None
+    path.write_text(json.dumps(changed))
+    with pytest.raises(UsageError, match=r"its tensors are before\.bias"):
+        read_gate(str(tmp_path))
 
 
 def test_files_of_a_gate_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
@@ -423,11 +583,47 @@ def test_record_fit_and_judge(recording: Path, tmp_path: Path, capsys: Capture) 
     assert "By place in the output" in out
 
 
+def test_record_fit_and_judge_with_a_pre_loop_gate(tmp_path: Path, capsys: Capture) -> None:
+    """On a model whose rule asks for most exits after loop 1."""
+    states, gate = tmp_path / "states.safetensors", tmp_path / "gate"
+    work = ("--tasks", "demo_reverse", "--device", "cpu")
+    asked = ("predictor", "record", "demo-ut", "--requests", "30", *work, "--pre-loop")
+    code, _, _ = run(capsys, *asked, "--out", str(states), "--json")
+    assert code == 0
+    recorded = read_states(states)
+    assert recorded.document.pre_loop
+    assert recorded.document.setting.exit.min_loops == 1
+    due = Tokens.of(recorded, pre_loop=True).due
+    depths = [d for r in recorded.document.requests for d in r.executed_depths[1:]]
+    assert due.tolist() == depths
+    assert min(depths) == 1
+    assert recorded.preludes is not None
+    # Its prelude is the embedding of the token before, and nothing else.
+    before = [t for r in recorded.document.requests for t in r.tokens[:-1]]
+    same = [i for i, token in enumerate(before) if token == before[0]]
+    assert len(same) > 1
+    assert (recorded.preludes[same] == recorded.preludes[0]).all()
+
+    code, out, _ = run(capsys, "predictor", "fit", str(states), "--out", str(gate), "--pre-loop")
+    assert code == 0
+    assert "before loop 1" in out
+    assert "prelude" in out
+    judging = ("predictor", "judge", str(gate), "--requests", "4", *work)
+    code, out, _ = run(capsys, *judging, "--json")
+    assert code == 0
+    judged = GateJudgement.model_validate_json(out)
+    first = judged.figures.by_loop[0]
+    assert (first.loop, first.asked) == (0, judged.asked_tokens)
+    assert first.called > 0
+    assert judged.figures.token_loops < judged.figures.token_loops_lag1
+
+
 def test_recording_states_changes_no_token(recording: Path) -> None:
     """The recorded text and depths are those of a plain run at lag 0 with a floor of 2."""
     from cdbench.models.loading import load_model
     from cdbench.runtime.core import ExitPolicy, Request
-    from cdbench.runtime.engine import Engine, EngineConfig
+    from cdbench.runtime.engine import Engine
+    from cdbench.runtime.engine_config import EngineConfig
 
     document = read_states(recording).document
     model = load_model("demo-ouro", device="cpu", dtype="float32")
@@ -481,6 +677,8 @@ def test_what_cannot_be_recorded_is_refused_before_anything_runs(
     assert "--exit cdf@0.99" in refused(
         capsys, *model, *out, "--exit", "lookahead:demo-ouro", "--set", "exit.lag=1"
     )
+    floor = ("--pre-loop", "--min-loops", "2")
+    assert "no token leaves after loop 1" in refused(capsys, *model, *out, *floor)
     assert "no directory" in refused(capsys, *model, "--out", str(tmp_path / "no" / "states"))
     assert "random token ids" in refused(
         capsys, *model, *out, "--source", "random", "--set", "workload.prompt_tokens=8"

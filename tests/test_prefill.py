@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, RequestResult, Stage
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.prefill import cut
 from tests import staged, tiny
 
@@ -53,7 +54,7 @@ def keys_and_values(engine: Engine, resident: int, length: int) -> dict[str, Ten
 def test_chunk_size_changes_no_key_value_or_first_token(name: str, layout: str, chunk: int) -> None:
     model, prompts = MODELS[name], PROMPTS[:1]
     whole, cut = (prefilled(model, prompts, layout, size) for size in (64, chunk))
-    assert (whole.residents.token == cut.residents.token).all()
+    assert torch.equal(whole.runner.tokens, cut.runner.tokens)
     length = len(prompts[0])
     known, found = (keys_and_values(engine, 0, length) for engine in (whole, cut))
     for stage in known:
@@ -67,7 +68,7 @@ def test_a_packed_prompt_equals_the_prompt_alone(name: str, layout: str) -> None
     packed = prefilled(model, PROMPTS, layout, 64)
     for resident, prompt in enumerate(PROMPTS):
         alone = prefilled(model, (prompt,), layout, 64)
-        assert packed.residents.token[resident] == alone.residents.token[0]
+        assert packed.runner.tokens[resident] == alone.runner.tokens[0]
         known = keys_and_values(alone, 0, len(prompt))
         for stage, found in keys_and_values(packed, resident, len(prompt)).items():
             torch.testing.assert_close(found, known[stage], atol=1e-10, rtol=0)

@@ -25,7 +25,8 @@ from cdbench.runtime.core import (
     SamplingParams,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.memory import MemoryCounters, Preempted
 from cdbench.runtime.residents import Residents, SavedResident
 from tests import tiny
@@ -568,11 +569,11 @@ def test_cancelling_under_pressure_frees_all_and_leaves_the_others(
         until(engine, lambda: memory.preempted)
         gone = memory.preempted[-1].resident.request.id
     elif state == "prefilling":
-        until(engine, lambda: engine._preparing() and res.occupied_count > 1)
-        gone = res.request(max(engine._preparing())).id
+        until(engine, lambda: engine.intake.preparing and res.occupied_count > 1)
+        gone = res.request(max(engine.intake.preparing)).id
     elif state == "waiting":
         until(engine, lambda: res.occupied_count > 1)
-        gone = engine._arrivals.waiting[-1].id
+        gone = engine.intake.arrivals.waiting[-1].id
     else:
         until(engine, lambda: memory.preempted)
         gone = memory.preempted[0].resident.request.id

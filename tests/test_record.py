@@ -24,8 +24,10 @@ from cdbench.errors import UsageError
 from cdbench.grammar import parse_exit
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import RULES, Needs, suits
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES, suits
 from cdbench.runtime.ghost import GhostEngine
 from cdbench.schema import to_json
 from cdbench.schema.recording import Recording

@@ -19,7 +19,8 @@ from cdbench.models.checkpoint import save_checkpoint
 from cdbench.models.loading import load_model
 from cdbench.models.registry import FAMILIES, build_model, families, with_layers
 from cdbench.models.unrolled import core_parameters
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from tests import tiny
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -372,7 +372,7 @@ def test_a_gate_is_told_over_time_and_only_where_there_is_one(run: ReportRun) ->
         replace_trace(depths, called=[None, *[2] * 6, 4, 4, *[2] * 4]),
         replace_trace(depths, called=None),
     ]
-    trace = SimpleNamespace(requests=requests, max_loops=4)
+    trace = SimpleNamespace(requests=requests, max_loops=4, earliest_call=2)
     # the first eight: six called in time, two missed; then four called a loop too early
     first, second = calls_over_time(cast(RunTrace, trace))
     assert (first.first, first.last, first.tokens) == (1, 8, 8)

@@ -23,7 +23,8 @@ from cdbench.runtime.core import (
     Request,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.schedules.base import Verdict, Work
 from cdbench.runtime.schedules.cdb import ContinuousDepth
 from cdbench.runtime.schedules.lockstep import Lockstep

@@ -18,7 +18,8 @@ from torch import Tensor
 from cdbench.errors import UsageError
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, FloatArray, Request, RequestResult, SamplingParams
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.sampling import draw, logprobs_of, state_keys, stream_key, uniform
 from tests import pressure, staged, tiny
 

@@ -17,10 +17,11 @@ from cdbench.errors import UsageError
 from cdbench.models.base import StagedModel
 from cdbench.runtime.attention.packed import PackedPlan
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Stage
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.scoring import packs
 from cdbench.runtime.scoring.continuation import Continuation, Scored
-from cdbench.runtime.scoring.packed import PackedRunner, PackedScorer
+from cdbench.runtime.scoring.packed import PackedContexts, PackedScorer
 from cdbench.runtime.scoring.score import score
 from cdbench.runtime.scoring.setting import Setting
 from cdbench.runtime.scoring.token_by_token import ScoringEngine
@@ -447,15 +448,15 @@ def test_not_settling_exited_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_reading_later_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = PackedRunner._decode_context
+    right = PackedContexts.decode
 
-    def wrong(self: PackedRunner, stage: Stage, *args: Any) -> Any:
+    def wrong(self: PackedContexts, stage: Stage, *args: Any) -> Any:
         ctx = right(self, stage, *args)
         if isinstance(ctx._plan, PackedPlan):
             ctx._plan.bias = torch.zeros_like(ctx._plan.bias)
         return ctx
 
-    monkeypatch.setattr(PackedRunner, "_decode_context", wrong)
+    monkeypatch.setattr(PackedContexts, "decode", wrong)
     assert faulty(choices(4, 2, tokens=6), tiny.ouro())
 
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from cdbench.models.base import StagedModel
 from cdbench.models.sequence import loop_states
 from cdbench.runtime.core import ExitPolicy, LaunchLog, Request, Stage
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from tests import tiny
 from tests.reference import ReferenceModel, assert_equals_alone
 from tests.staged import staged

@@ -13,7 +13,8 @@ from cdbench.errors import UsageError
 from cdbench.grammar import DEPTHS, DepthSpec, parse_depths
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, Request
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.workloads.synthetic_depths import depths_of, mark, weights, with_depths
 
 TOKENS = 20_001

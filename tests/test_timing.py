@@ -9,7 +9,8 @@ import torch
 
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import ExitPolicy, LaunchLog, LaunchRecord, Request, Stage
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.timing import EventTimer, HostTimer, Mark, launch_timer
 from tests.tiny import StepClock
 

@@ -17,7 +17,8 @@ from cdbench.models.base import StagedModel
 from cdbench.models.loading import load_model
 from cdbench.models.sequence import loop_states
 from cdbench.runtime.core import ExitPolicy, Request
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.workloads.demo_problems import build_tokenizer
 from scripts import train_demo
 from scripts.demo_training import configs, losses

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cdbench.models.base import StagedModel
 from cdbench.models.unrolled import Unrolled, core_parameters, unrolled
 from cdbench.runtime.core import Request
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from tests import tiny
 from tests.staged import staged
 from tests.test_engine_properties import configs, requests, serve

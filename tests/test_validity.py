@@ -32,6 +32,11 @@ SOUND = RunFacts(
 )
 
 
+def capturing(*captures: int) -> list[RepeatEnvironment]:
+    """Repeats during which so many launches were captured."""
+    return [machine()[0].model_copy(update={"captures": n}) for n in captures]
+
+
 def timed(**changes: object) -> RunFacts:
     return replace(SOUND, timed=replace(TIMED, **changes))  # type: ignore[arg-type]
 
@@ -60,7 +65,10 @@ SPOILED = {
     "one block": (timed(blocks=1), "1 block was timed; an interval needs 6"),
     "no requests": (timed(requests=0), "no request"),
     "random prompts": (timed(random_prompts=True), "the prompts are random token ids"),
-    "graph capture": (timed(captures=2), "2 graphs were captured inside a timed region"),
+    "graph capture": (
+        replace(SOUND, environment=[*machine(), *capturing(0, 2)]),
+        "2 graphs were captured inside a timed region",
+    ),
     "changed source": (
         replace(SOUND, changed_sources=["a.py", "b.py", "c.py", "d.py"]),
         "cdbench changed while it ran (a.py, b.py, c.py and 1 more)",

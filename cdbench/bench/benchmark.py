@@ -85,17 +85,19 @@ def run_benchmark(
     announce: Announce | None = None,
     complete: Callable[[Result], Result] | None = None,
     launches: bool = False,
+    once: Once = anew,
 ) -> tuple[Result, Path]:
     """Measure what a configuration asks for; the result, and the directory that holds it.
 
     ``complete`` may add to the result before it is written; ``launches`` asks for a trace viewer's
-    file of the first block beside it. Raises UsageError, before anything has run, for whatever is
-    wrong; a directory made for nothing is removed again. Whatever ends a run later leaves the
-    result of what was measured until then, INVALID with the error as its reason.
+    file of the first block beside it; ``once`` may keep what is loaded for the next run. Raises
+    UsageError, before anything has run, for whatever is wrong; a directory made for nothing is
+    removed again. Whatever ends a run later leaves the result of what was measured until then,
+    INVALID with the error as its reason.
     """
     directory = RunDirectory.create(config.out, config.model)
     try:
-        plan, work = sound(config)
+        plan, work = sound(config, once)
         plan = _joined(plan)
         started = start_manifest(plan)
         watched = watched_files(plan, started)

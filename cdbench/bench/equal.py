@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from cdbench.bench.driver import feed
 from cdbench.bench.equal_memory import residents_that_fit
-from cdbench.bench.facts import stage_costs
+from cdbench.bench.facts import earliest_call, stage_costs
 from cdbench.bench.plan import Plan, Subject
 from cdbench.errors import UsageError
 from cdbench.machine.monitor import Monitor
 from cdbench.metrics.trace import KvFigures, KvShape, RunTrace, Slo
 from cdbench.models.loading import LoadedModel
+from cdbench.runtime.cache_shape import slots_of_layout
 from cdbench.runtime.core import LaunchLog, Request, RequestResult
-from cdbench.runtime.kv_cache import slots_of_layout
 from cdbench.schema.environment import RepeatEnvironment
 from cdbench.stats.blocks import palindrome
 from cdbench.workloads.arrival_times import ArrivalSchedule
@@ -104,9 +104,12 @@ class TimedSubject:
         gc.collect()
         gc.disable()
         try:
-            before = self.monitor.before()
+            captured, before = engine.captures, self.monitor.before()
             region = feed(engine, self.requests, self.arrivals)
             environment = self.monitor.after(before)
+            if captured is not None and engine.captures is not None:
+                captures = {"captures": engine.captures - captured}
+                environment = environment.model_copy(update=captures)
         finally:
             gc.enable()
         results = tuple(self._as_recorded(result) for result in engine.run())
@@ -157,6 +160,7 @@ class TimedSubject:
             price_per_hour=self.plan.config.price_per_hour,
             energy_j=gpu.energy_j if gpu is not None else None,
             peak_device_bytes=gpu.peak_allocated_bytes if gpu is not None else None,
+            earliest_call=earliest_call(subject),
         )
 
 

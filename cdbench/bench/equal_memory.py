@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from cdbench.bench.plan import Subject
 from cdbench.errors import UsageError
+from cdbench.runtime.cache_shape import CacheShape, StageRows
 from cdbench.runtime.core import Request, Stage
-from cdbench.runtime.kv_cache import CacheShape, StageRows
 
 
 def residents_that_fit(

@@ -10,7 +10,9 @@ from dataclasses import asdict
 from cdbench.bench.plan import Subject
 from cdbench.metrics.work import ModelWork
 from cdbench.models.base import StageCost, StagedModel
-from cdbench.runtime.exits import RULES, Needs
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
+from cdbench.runtime.lookahead import FIRST_CALLED
 from cdbench.schema.repeats import ModeFacts
 
 
@@ -28,11 +30,21 @@ def facts_of(subject: Subject) -> ModeFacts:
 
 
 def stage_costs(subject: Subject) -> StageCost:
-    """F_p, F_c and F_k of a row; a gate that looks ahead is part of every loop."""
+    """F_p, F_c and F_k of a row; a gate that looks ahead is part of every loop.
+
+    A pre-loop gate is part of the prelude.
+    """
     costs, gate = subject.model.network.flops_per_token(), subject.policy.lookahead
     if gate is None or not subject.adaptive:
         return costs
-    return costs._replace(core=costs.core + gate.gate.flops_per_row)
+    before = 0.0 if gate.pre_loop is None else gate.pre_loop.gate.flops_per_row
+    return costs._replace(prelude=costs.prelude + before, core=costs.core + gate.gate.flops_per_row)
+
+
+def earliest_call(subject: Subject) -> int:
+    """The earliest depth that a row's gate could call: 2 where it has no pre-loop gate, or none."""
+    gate = subject.policy.lookahead
+    return FIRST_CALLED if gate is None else gate.earliest
 
 
 def model_work(model: StagedModel, max_loops: int, costs: StageCost | None = None) -> ModelWork:

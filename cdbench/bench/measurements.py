@@ -30,7 +30,7 @@ class Measurements:
     timed; ``other_work`` says which modes were given another workload than the recorded one;
     ``failure`` is the error that ended the run early, if one did.
     ``characters_per_token`` is known of modes that have the same text in tokens of their own.
-    ``schedule_notes`` are what schedules say of how they ran, by mode.
+    ``schedule_notes`` are what engines say of how they ran, by mode.
     """
 
     live: dict[str, LivePass] = field(default_factory=dict)

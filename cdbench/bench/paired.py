@@ -90,6 +90,8 @@ class PairedWork:
                 plan, subject, measured.workload, measured.arrivals, monitor
             )
         warm = {label: self.time(label) for label in self._subjects}
+        for timed in self._subjects.values():
+            timed.engine.capture()
         # What is there now stays: collecting between timed regions need not look at it.
         gc.collect()
         gc.freeze()

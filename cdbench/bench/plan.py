@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cdbench import resources
 from cdbench.bench.once import Once, anew, model_key
+from cdbench.bench.plan_notes import memory_notes, run_notes
 from cdbench.bench.suites import found_anywhere, suite_for, suite_notes
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.evals.ranks import ALONE, Ranks
-from cdbench.grammar import Mode, parse_depths
+from cdbench.grammar import Mode
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.models.unrolled import unrolled
+from cdbench.runtime.cache_shape import CacheShape, cache_shape
 from cdbench.runtime.core import ExitPolicy, LaunchObserver
-from cdbench.runtime.engine import Engine, EngineConfig, check_model
-from cdbench.runtime.exits import check_policy
-from cdbench.runtime.kv_cache import CacheShape, cache_shape
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig, check_model
+from cdbench.runtime.exit_checks import check_policy
 from cdbench.runtime.modes import mode_loops
 from cdbench.workloads.exit_trace import ExitTrace, load_exit_trace
 from cdbench.workloads.resolve import (
@@ -29,8 +30,7 @@ from cdbench.workloads.resolve import (
     kv_budget_bytes,
     kv_layout,
 )
-from cdbench.workloads.synthetic_depths import mark
-from cdbench.workloads.trace_fit import check_trace, trace_notes
+from cdbench.workloads.trace_fit import check_trace
 
 if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
     from cdbench.evals.suite import Suite
@@ -178,8 +178,8 @@ def make_plan(config: RunConfig, once: Once = anew) -> Plan:
         modes=modes,
         trace=trace,
         notes=(
-            *_notes(config, model, policy, trace, once),
-            *_memory_notes(config, budget),
+            *run_notes(config, model, policy, trace, once),
+            *memory_notes(config, budget),
             *suite_notes(suite),
         ),
         kv_layout=kv_layout(config, model),
@@ -215,58 +215,6 @@ def _trace(config: RunConfig, once: Once) -> ExitTrace | None:
         return None
     found = replace(spec, trace_file=str(resources.find_file(spec.trace_file)))
     return once(("trace", found), lambda: load_exit_trace(found))
-
-
-def _notes(
-    config: RunConfig,
-    model: LoadedModel,
-    policy: ExitPolicy,
-    trace: ExitTrace | None,
-    once: Once,
-) -> tuple[str, ...]:
-    notes = []
-    if config.exit.spec is None and policy.rule == "none":
-        notes.append(f"no exit rule was given and {model.name} names none: nothing exits early")
-    if config.sampling.temperature > 0 and (trace is None or "live" in config.work):
-        chosen = config.sampling
-        notes.append(
-            f"sampled, not greedy: temperature {chosen.temperature:g}, top_k {chosen.top_k}, "
-            f"top_p {chosen.top_p:g}, seed {chosen.seed}"
-        )
-    if model.layers is not None:
-        notes.append(f"layers {model.layers} in place of the model's own: for timing only")
-    if config.first_token == "select":
-        notes.append("first tokens are read from the loop their rule selects; no loop is saved")
-    if config.engine.ride:
-        notes.append(
-            "prompt chunks share core launches with decode rows; the stage curves tell their share"
-        )
-    if config.engine.max_itl_s is not None:
-        notes.append(
-            f"prompts give way where a gap between tokens would pass {config.engine.max_itl_s:g} s"
-        )
-    if config.state_init == "random":
-        notes.append(f"initial states are random (seed {config.sampling.seed})")
-    if trace is not None:
-        key = ("trace notes", trace.file, str(trace.spec), model_key(config))
-        notes += once(key, lambda: list(trace_notes(trace, model)))
-        if trace.derived_from is not None:
-            notes.append(f"depths are {trace.origin}")
-    depths = parse_depths(config.workload.depths)
-    if depths.synthetic:
-        notes.append(mark(depths, config.workload.seed))
-    return tuple(notes)
-
-
-def _memory_notes(config: RunConfig, budget_bytes: int | None) -> Iterator[str]:
-    """The KV budget, and which sizes do not count where the residents follow from it."""
-    if budget_bytes is None:
-        return
-    yield f"KV budget of each mode: {budget_bytes:,} bytes"
-    sizes = [key for key in ("max_residents", "width") if key in config.engine.model_fields_set]
-    if config.equal == "memory" and sizes:
-        names = " and ".join(f"engine.{key}" for key in sizes)
-        yield f"equal: memory: the budget decides what timed modes hold, not {names}"
 
 
 def _load_dense(

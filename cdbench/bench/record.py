@@ -23,8 +23,9 @@ from cdbench.errors import RequestRefused, UsageError
 from cdbench.grammar import Mode
 from cdbench.models.base import dtype_name
 from cdbench.runtime.core import ExitPolicy, FloatArray, IntArray, Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import check_policy
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_checks import check_policy
 from cdbench.runtime.ghost import GhostEngine
 from cdbench.runtime.results import Detokenize
 from cdbench.schema import ExitSettings, Manifest, WorkloadRecord

@@ -17,6 +17,7 @@ from cdbench.bench.recorded_run import fix_work
 from cdbench.bench.timed_part import TimedPart
 from cdbench.bench.workload import TimedWork
 from cdbench.grammar import Mode
+from cdbench.models.compiled import compiled
 
 if TYPE_CHECKING:  # seconds to import: only who asks questions needs it
     from cdbench.evals.suite import Question
@@ -40,6 +41,7 @@ class Session:
         What else ends it early is raised, with ``measured`` marked likewise.
         """
         try:
+            self._compile()
             if "live" in self.plan.config.work:
                 self._live()
             if self.work is not None:
@@ -51,6 +53,16 @@ class Session:
             self.measured.failure = str(error) or type(error).__name__
             raise
         return self.measured
+
+    def _compile(self) -> None:
+        """Compile the models of all modes: no part of it is timed, and a failure costs nothing."""
+        if not self.plan.config.engine.compile:
+            return
+        models = [self.plan.model, *self.plan.dense.values()]
+        self.progress.phase("compiling stages", len(models))
+        for model in models:
+            compiled(model.network, self.plan.config.engine.width)
+            self.progress.advance(1)
 
     # The live pass.
 

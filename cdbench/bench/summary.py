@@ -19,7 +19,9 @@ from cdbench.machine.summary import summarise as summarise_machine
 from cdbench.machine.unchanged import Unchanged
 from cdbench.metrics.bounds import cost_ratio
 from cdbench.models.base import dtype_name
-from cdbench.runtime.kv_cache import cache_shape
+from cdbench.models.compiled import compile_seconds
+from cdbench.runtime.attention.backends import choose_backend
+from cdbench.runtime.cache_shape import cache_shape
 from cdbench.schema import (
     LAUNCHES_FILE,
     REPEATS_FILE,
@@ -157,6 +159,8 @@ def model_facts(plan: Plan) -> ModelFacts:
         kv_layout=plan.kv_layout,
         dtype=dtype_name(network.dtype),
         device=str(network.device),
+        attention=choose_backend(plan.config.engine.attention, network.device),
+        compile_s=compile_seconds(network),
         random_weights_seed=plan.model.weight_seed,
         notes=list(plan.notes),
     )

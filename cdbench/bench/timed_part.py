@@ -102,12 +102,16 @@ class TimedPart:
                 self.measured.characters_per_token[label] = characters
 
     def _warm_up(self) -> None:
-        """An untimed pass of each mode: pools grow, pages and kernels are touched."""
+        """An untimed pass of each mode: pools grow, pages and kernels are touched.
+
+        Launches of other numbers of rows than came are captured as well, where they are captured.
+        """
         start = time.monotonic()
         size = len(self.measured.workload)
         self.progress.phase("warming up", len(self.timed) * size)
         for subject in self.timed:
             subject.run(-1, -1)
+            subject.engine.capture()
             self.progress.advance(size)
         self.measured.warm_up_s = time.monotonic() - start
 
@@ -210,7 +214,7 @@ class TimedPart:
         if self._meter is not None and self._meter.passes:
             self.measured.stages = self._meter.curves()
         self.measured.schedule_notes = {
-            t.subject.label: note for t in self.timed if (note := t.engine.schedule.note)
+            t.subject.label: note for t in self.timed if (note := t.engine.note)
         }
         self.measured.other_work = [
             f"mode {t.subject.label}: {why}"

@@ -35,7 +35,6 @@ class TimedFacts:
     ``shows_latency``: whether latencies mean something (no all-at-once arrivals) or are held
     against a limit, so that percentiles are looked for. ``depths_from``: where the depths that
     adaptive modes ran came from: a live pass of this run, a trace, or a distribution.
-    ``captures``: graphs captured inside timed regions.
     """
 
     blocks: int
@@ -45,7 +44,6 @@ class TimedFacts:
     random_prompts: bool = False
     depths_from: DepthsFrom = "live"
     shows_latency: bool = False
-    captures: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,7 @@ def judge(facts: RunFacts) -> Validity:
         *_unfinished(facts),
         *_failures(facts),
         *(_timed(timed) if timed is not None else ()),
+        *(_captures(facts.environment) if timed is not None else ()),
         *_changed_files(facts),
         *timing,
         *facts.reasons,
@@ -120,10 +119,16 @@ def _timed(timed: TimedFacts) -> list[str]:
             "the prompts are random token ids, which change where a model exits; use text, or "
             "replay depths recorded on text"
         )
-    if timed.captures:
-        were = "graph was" if timed.captures == 1 else "graphs were"
-        reasons.append(f"{timed.captures} {were} captured inside a timed region; warm up longer")
     return reasons
+
+
+def _captures(repeats: Sequence[RepeatEnvironment]) -> list[str]:
+    """A capture takes as long as many launches."""
+    captures = sum(repeat.captures or 0 for repeat in repeats)
+    if not captures:
+        return []
+    were = "graph was" if captures == 1 else "graphs were"
+    return [f"{captures} {were} captured inside a timed region; warm up longer"]
 
 
 def _too_few_blocks(timed: TimedFacts) -> list[str]:

@@ -110,7 +110,7 @@ def _sizes(config: Item) -> Item:
 
     from cdbench.models.base import dtype_name
     from cdbench.models.registry import build_model
-    from cdbench.runtime.kv_cache import cache_shape
+    from cdbench.runtime.cache_shape import cache_shape
 
     try:
         with torch.device("meta"):
@@ -153,7 +153,7 @@ def _task(name: str) -> Item:
 
 
 def _rule(name: str, rule: Any) -> Item:
-    from cdbench.runtime.exits import NEEDS_COST
+    from cdbench.runtime.exit_rule import NEEDS_COST
 
     allowed = rule.threshold_range
     return {

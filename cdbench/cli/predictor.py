@@ -37,6 +37,9 @@ RequestsOption = Annotated[int | None, typer.Option(help="How many requests are 
 TasksOption = Annotated[
     str | None, typer.Option(help="Tasks whose questions are asked, by commas.")
 ]
+PreLoopOption = Annotated[
+    bool, typer.Option("--pre-loop", help="Also a gate on the prelude's output, for depth 1.")
+]
 KINDS = ("linear", "mlp")
 
 
@@ -57,14 +60,15 @@ def record(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     weights: WeightsOption = None,
+    pre_loop: PreLoopOption = False,
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Record what a gate is fitted on: states and exit signals after every loop.
 
-    The workload runs live under the rule at lag 0 with a floor of at least 2, with ghost loops
-    beyond each exit. Everything is written at the end, or nothing. Exit codes: 0 recorded, 2 wrong
-    input, 3 a request was refused, 130 interrupted.
+    The workload runs live under the rule at lag 0 with a floor of at least 2 (not with --pre-loop),
+    with ghost loops beyond each exit. Everything is written at the end, or nothing. Exit codes:
+    0 recorded, 2 wrong input, 3 a request was refused, 130 interrupted.
     """
     flags = {
         "model": model,
@@ -80,7 +84,7 @@ def record(
         "weights": weights,
     }
     path = _writable(out)
-    document = _record(_config(overrides, flags), path, quiet=as_json)
+    document = _record(_config(overrides, flags), path, pre_loop, quiet=as_json)
     if as_json:
         _print_json(document, without={"requests"})
         return
@@ -89,7 +93,8 @@ def record(
 
     console = make_console()
     print_lines(console, *recording_lines(document), "")
-    print_whole(console, f"Written to {out}; fit a gate with cdbench predictor fit {out} --out DIR")
+    fitting = f"cdbench predictor fit {out} --out DIR{' --pre-loop' if pre_loop else ''}"
+    print_whole(console, f"Written to {out}; fit a gate with {fitting}")
 
 
 @verb.command("fit")
@@ -105,6 +110,7 @@ def fit(
     precision: Annotated[
         float, typer.Option(help="Least share of right calls on the calibrating requests.")
     ] = 0.9,
+    pre_loop: PreLoopOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a gate to a recording, calibrate it and choose the probability it calls at.
@@ -117,7 +123,8 @@ def fit(
         raise UsageError(f"--holdout {holdout:g}: out of range; use a share above 0 and below 0.5")
     if not 0 < precision <= 1:
         raise UsageError(f"--precision {precision:g}: out of range; use a share above 0 to 1")
-    document = _fit(recording, out, kind, seed, holdout, precision)
+    options = {"seed": seed, "holdout": holdout, "least_precision": precision, "pre_loop": pre_loop}
+    document = _fit(recording, out, kind, options)
     if as_json:
         _print_json(document)
         return
@@ -197,7 +204,7 @@ def _config(overrides: list[str] | None, flags: dict[str, Any]) -> RunConfig:
     return loaded.model_copy(update={"repeats": repeats})
 
 
-def _record(config: RunConfig, path: Path, quiet: bool) -> StateRecording:
+def _record(config: RunConfig, path: Path, pre_loop: bool, quiet: bool) -> StateRecording:
     from cdbench.bench.budget import check_budget
     from cdbench.bench.plan import make_plan
     from cdbench.bench.workload import prepare
@@ -208,16 +215,14 @@ def _record(config: RunConfig, path: Path, quiet: bool) -> StateRecording:
     plan = make_plan(config)
     work = prepare(plan)
     assert work is not None, "the work is equal"
-    check_recordable(plan, work)
+    check_recordable(plan, work, pre_loop)
     check_budget(plan, work)
     with progress_on_stderr(sys.stderr, quiet) as progress:
-        recorded = record_states(plan, work, progress)
+        recorded = record_states(plan, work, progress, pre_loop)
     return write_states(path, recorded)
 
 
-def _fit(
-    recording: str, out: str, kind: str, seed: int, holdout: float, precision: float
-) -> GateDocument:
+def _fit(recording: str, out: str, kind: str, options: dict[str, Any]) -> GateDocument:
     from cdbench.predictor.fit import FitOptions, fit
     from cdbench.predictor.gate_files import write_gate
     from cdbench.predictor.recording_file import read_states
@@ -226,10 +231,9 @@ def _fit(
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"--out {out}: is a file; name a directory")
     recorded = read_states(Path(recording))
-    options = FitOptions("mlp" if kind == "mlp" else "linear", seed, holdout, precision)
-    fitted = fit(recorded, options)
+    fitted = fit(recorded, FitOptions("mlp" if kind == "mlp" else "linear", **options))
     directory.mkdir(parents=True, exist_ok=True)
-    return write_gate(directory, fitted.document, fitted.gate)
+    return write_gate(directory, fitted.document, fitted.gate, fitted.before)
 
 
 def _judge(

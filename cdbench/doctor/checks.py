@@ -22,9 +22,9 @@ from cdbench.doctor.stages import not_finite
 from cdbench.doctor.whole import full_depth_logits
 from cdbench.doctor.work import arriving
 from cdbench.models.base import StagedModel
+from cdbench.runtime.cache_shape import cache_shape
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
-from cdbench.runtime.engine import EngineConfig
-from cdbench.runtime.kv_cache import cache_shape
+from cdbench.runtime.engine_config import EngineConfig
 
 # The model by itself.
 

@@ -20,7 +20,7 @@ from cdbench.doctor.serving import Served, Tell, serve, serve_alone
 from cdbench.doctor.work import arriving
 from cdbench.models.base import StagedModel, dtype_name
 from cdbench.runtime.core import RequestResult
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 
 Load = Callable[[torch.dtype], StagedModel]
 """The same weights in a dtype."""

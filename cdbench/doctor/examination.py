@@ -31,7 +31,8 @@ from cdbench.manifest import collect
 from cdbench.models.base import StagedModel, dtype_name
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.runtime.core import ExitPolicy
-from cdbench.runtime.exits import RULES, check_policy
+from cdbench.runtime.exit_checks import check_policy
+from cdbench.runtime.exits import RULES
 from cdbench.workloads.resolve import exit_policy, kv_layout
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from cdbench.doctor.whole import rounding_noise
 from cdbench.doctor.work import Work, shortened, under
 from cdbench.models.base import ModelDims, StagedModel
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 
 MOST_RESIDENTS = 64
 SMALL_WIDTH = 3

@@ -15,8 +15,10 @@ from torch import Tensor
 from cdbench.errors import CdbenchError
 from cdbench.models.base import StageContext, StagedModel, WeightSlot
 from cdbench.runtime.core import Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
-from cdbench.runtime.exits import RULES, Needs
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
 
 Tell = Callable[[int], None]
 """Told how many requests have ended."""

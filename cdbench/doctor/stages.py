@@ -14,8 +14,8 @@ from cdbench.doctor.document import Facts
 from cdbench.models.base import StagedModel
 from cdbench.models.layers import at_least_float32
 from cdbench.models.sequence import SequenceContext
-from cdbench.runtime.kv_cache import cache_shape
-from cdbench.runtime.residents import FULL_MASS
+from cdbench.runtime.cache_shape import cache_shape
+from cdbench.runtime.request_lines import FULL_MASS
 
 LOOKS = (
     torch.Tensor.dtype.__get__,  # type: ignore[attr-defined]

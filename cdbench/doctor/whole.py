@@ -15,8 +15,9 @@ from torch import Tensor
 from cdbench.models.base import StagedModel
 from cdbench.models.layers import at_least_float32
 from cdbench.models.sequence import SequenceContext, loop_states
-from cdbench.runtime.exits import RULES, Needs, suits
-from cdbench.runtime.residents import FULL_MASS
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES, suits
+from cdbench.runtime.request_lines import FULL_MASS
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from cdbench.evals.ranks import ALONE, Ranks
 from cdbench.evals.text import TextCodec
 from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import ExitPolicy, LaunchObserver, SamplingParams
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 
 
 class EngineLM(TemplateLM):  # type: ignore[misc]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from cdbench.evals.text import TextCodec
 from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import ExitPolicy, LaunchObserver, SamplingParams
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.scoring.continuation import Continuation, Scored
 from cdbench.runtime.scoring.score import score
 

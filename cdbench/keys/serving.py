@@ -58,10 +58,18 @@ class EngineConfig(Section):
     ride: bool = Field(
         False, description="Let prompt chunks share core launches with decode rows, in every mode"
     )
-    graphs: bool = Field(False, description="Capture launches as CUDA graphs")
-    compile: bool = Field(False, description="Compile the stages with torch.compile")
+    graphs: bool = Field(
+        False,
+        description="Capture decode launches, before anything is timed: CUDA graphs on a GPU, on a "
+        "CPU a rehearsal that gains nothing",
+    )
+    compile: bool = Field(
+        False, description="Compile the stages with torch.compile, before anything runs"
+    )
     attention: Literal["auto", "sdpa", "triton", "varlen", "flashinfer"] = Field(
-        "auto", description="Attention backend: auto or sdpa"
+        "auto",
+        description="Attention backend: sdpa (any device), triton (on a GPU), or auto: triton on a "
+        "GPU where it is installed, else sdpa",
     )
 
     @model_validator(mode="after")

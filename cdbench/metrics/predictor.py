@@ -1,10 +1,10 @@
 """How well a lookahead gate did: its calls against what the rule asked for.
 
-A gate calls depths 2 to R − 1: an exit after loop 1 comes too early for it, and the last loop ends
-every token by itself. So a token is *due* at the depth that the rule asks for with a floor of 2,
-max(2, requested). Where a call ended a token that the rule had not, the run knows only that it was
-due at least one loop later: then precision and recall are exact, and the depth error is a least
-value.
+A gate calls depths 2 to R − 1, and 1 where it has a pre-loop gate: an earlier exit comes too early
+for it, and the last loop ends every token by itself. So a token is *due* at the depth that the rule
+asks for with a floor of the earliest depth called, max(2, requested) or requested. Where a call
+ended a token that the rule had not, the run knows only that it was due at least one loop later:
+then precision and recall are exact, and the depth error is a least value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     IntArray = npt.NDArray[np.int64]
 
-FIRST_DUE = 2
 FIRST_STRETCH = 8
 """Later tokens of the first stretch of requests that is looked at by itself."""
 
@@ -109,7 +108,7 @@ def calls_over_time(trace: RunTrace) -> list[Stretch]:
     import numpy as np
 
     asked = [
-        (place, depth, max(FIRST_DUE, due))
+        (place, depth, max(trace.earliest_call, due))
         for request in trace.requests
         if (called := predicted_depths(request)) is not None
         for place, (depth, due) in enumerate(
@@ -140,7 +139,9 @@ def _counts(trace: RunTrace) -> CallCounts | None:
             continue
         any_gate = True
         both = zip(called[1:], request.requested_depths[1:], strict=True)
-        pairs += [(depth, max(FIRST_DUE, asked)) for depth, asked in both if depth is not None]
+        pairs += [
+            (depth, max(trace.earliest_call, asked)) for depth, asked in both if depth is not None
+        ]
     if not any_gate:
         return None
     called_N, due_N = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -153,4 +154,4 @@ def _depths(trace: RunTrace) -> Iterator[tuple[int, int]]:
         if predicted_depths(request) is not None:
             both = zip(request.executed_depths[1:], request.requested_depths[1:], strict=True)
             for executed, asked in both:
-                yield executed, max(FIRST_DUE, asked)
+                yield executed, max(trace.earliest_call, asked)

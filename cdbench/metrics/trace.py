@@ -159,7 +159,8 @@ class RunTrace:
     the least seconds that the decode rows of a launch can take on this machine.
 
     ``energy_j`` is what the device's counter says of the timed region, ``peak_device_bytes`` the
-    most device memory that this process's tensors took in it.
+    most device memory that this process's tensors took in it. ``earliest_call`` is the least depth
+    that a gate that looks ahead could call.
 
     Raises:
         ValueError: a list does not align with its tokens, a depth lies outside 1…max_loops, the
@@ -181,6 +182,7 @@ class RunTrace:
     price_per_hour: float | None = None
     energy_j: float | None = None
     peak_device_bytes: int | None = None
+    earliest_call: int = 2
     prefill_share: Callable[[LaunchTrace], float] | None = None
     floor_s: Callable[[LaunchTrace], float] | None = None
 

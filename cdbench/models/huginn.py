@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cdbench.models.base import ModelDims, StageContext, StagedModel, WeightSlot
 from cdbench.models.config_reader import ConfigReader
-from cdbench.models.layers import GatedMLP, RMSNorm, Rotary, at_least_float32, matrix_parameters
+from cdbench.models.layers import GatedMLP, RMSNorm, Rotary, matrix_parameters
 
 MODEL_TYPE = "huginn_raven"
 LAYER_KEYS = ("n_layers_in_prelude", "n_layers_in_recurrent_block", "n_layers_in_coda")
@@ -144,7 +144,7 @@ class Huginn(StagedModel):
         return self.norm(self._run(self.coda_layers, self.norm(state_TD), ctx))
 
     def head(self, hidden_TD: Tensor) -> Tensor:
-        return at_least_float32(self.lm_head(hidden_TD))
+        return self.lm_head(hidden_TD)
 
     def random_state(self, keys_T: Tensor) -> Tensor:
         """The published ``like-init`` state, a function of each token's key and nothing else.

@@ -15,7 +15,7 @@ import torch
 from cdbench.metrics.predictor import count_calls
 from cdbench.predictor.recording import Recorded, States
 from cdbench.runtime.core import BoolArray, ExitPolicy, FloatArray, IntArray
-from cdbench.runtime.lookahead import FIRST_CALLED, Gate
+from cdbench.runtime.lookahead import FIRST_CALLED, FIRST_LOOP, Gate, PreLoopGate
 from cdbench.schema.lookahead import GateFigures, GateSetting, LoopFigures
 from cdbench.workloads.recording import met_tests
 
@@ -25,7 +25,7 @@ MOST_ROWS = 2**15
 
 @dataclass(frozen=True)
 class Tokens:
-    """Recorded later tokens as a gate meets them."""
+    """Recorded later tokens as a gate meets them; ``preludes`` where a pre-loop gate does too."""
 
     states: States
     signals: FloatArray
@@ -33,14 +33,18 @@ class Tokens:
     due: IntArray
     requests: int
     floor: int
+    preludes: States | None = None
 
     @staticmethod
-    def of(recorded: Recorded, requests: IntArray | None = None) -> Tokens:
-        """Those of some requests, by place; of all by default."""
+    def of(recorded: Recorded, requests: IntArray | None = None, pre_loop: bool = False) -> Tokens:
+        """Those of some requests, by place; of all by default.
+
+        ``pre_loop``: a pre-loop gate can call depth 1. The recording must have what it reads.
+        """
         of_token = recorded.request_of
         chosen = np.arange(recorded.offsets.size - 1) if requests is None else requests
         kept = np.isin(of_token, chosen)
-        policy = policy_of(recorded.document.setting)
+        policy = policy_of(recorded.document.setting, FIRST_LOOP if pre_loop else FIRST_CALLED)
         signals = recorded.signals[kept]
         met = met_tests(signals, policy)
         return Tokens(
@@ -50,6 +54,7 @@ class Tokens:
             first_met(met, policy.min_loops),
             int(np.unique(of_token[kept]).size),
             policy.min_loops,
+            recorded.preludes[kept] if pre_loop and recorded.preludes is not None else None,
         )
 
     @property
@@ -65,10 +70,10 @@ class Tokens:
         return token, place + 1
 
 
-def policy_of(setting: GateSetting) -> ExitPolicy:
-    """The rule at lag 0 that a recording was made with."""
+def policy_of(setting: GateSetting, earliest: int = FIRST_CALLED) -> ExitPolicy:
+    """The rule at lag 0 that a recording was made with, from the earliest depth called on."""
     ran = setting.exit
-    return ExitPolicy(ran.rule, ran.threshold, max(FIRST_CALLED, ran.min_loops))
+    return ExitPolicy(ran.rule, ran.threshold, max(earliest, ran.min_loops))
 
 
 def first_met(met_NR: BoolArray, floor: int) -> IntArray:
@@ -92,12 +97,33 @@ def probabilities(gate: Gate, tokens: Tokens) -> FloatArray:
     return found
 
 
-def called_depths(tokens: Tokens, probability_NK: FloatArray, threshold: float) -> IntArray:
-    """The depth called for each token; R where none was before the rule asked by itself."""
+def probabilities_before(gate: PreLoopGate, tokens: Tokens) -> FloatArray:
+    """``[N]``: what a pre-loop gate, in float32, gives the exit after loop 1."""
+    assert tokens.preludes is not None, "its tokens have what it reads"
+    parts = [
+        gate.probability(torch.from_numpy(tokens.preludes[begin : begin + MOST_ROWS])).double()
+        for begin in range(0, tokens.due.size, MOST_ROWS)
+    ]
+    found: FloatArray = torch.cat(parts).numpy() if parts else np.zeros(0)
+    return found
+
+
+def called_depths(
+    tokens: Tokens,
+    probability_NK: FloatArray,
+    threshold: float,
+    before_N: BoolArray | None = None,
+) -> IntArray:
+    """The depth called for each token; R where none was before the rule asked by itself.
+
+    ``before_N``: whether a pre-loop gate called an exit after loop 1.
+    """
     loop = np.arange(1, tokens.loops - 1)
     calls = (probability_NK >= threshold) & (loop >= tokens.floor - 1)
     calls &= loop < tokens.due[:, None]
     depths: IntArray = np.where(calls.any(1), calls.argmax(1) + 2, tokens.loops)
+    if before_N is not None and tokens.floor <= FIRST_LOOP:
+        depths = np.where(before_N, FIRST_LOOP, depths)
     return depths
 
 
@@ -108,9 +134,14 @@ def plain_late(tokens: Tokens) -> IntArray:
     return depths
 
 
-def figures(tokens: Tokens, probability_NK: FloatArray, threshold: float) -> GateFigures:
+def figures(
+    tokens: Tokens,
+    probability_NK: FloatArray,
+    threshold: float,
+    before_N: BoolArray | None = None,
+) -> GateFigures:
     """The gate at a threshold over recorded tokens; no request falls back here."""
-    called = called_depths(tokens, probability_NK, threshold)
+    called = called_depths(tokens, probability_NK, threshold, before_N)
     executed = np.minimum(called, plain_late(tokens))
     return summarise(tokens, called, executed, plain_late(tokens), tokens.due)
 

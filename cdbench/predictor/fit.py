@@ -17,44 +17,63 @@ import torch
 
 from cdbench import manifest
 from cdbench.errors import UsageError
-from cdbench.predictor.decisions import Tokens, figures, probabilities
+from cdbench.predictor.calibration import calibration, remarks
+from cdbench.predictor.decisions import (
+    Tokens,
+    figures,
+    probabilities,
+    probabilities_before,
+)
+from cdbench.predictor.pre_loop import (
+    NAME,
+    FittedBefore,
+    Parts,
+    examples_before,
+    fit_before,
+)
 from cdbench.predictor.recording import Recorded
+from cdbench.predictor.thresholds import best_threshold
 from cdbench.predictor.training import Examples, calibrate, train
-from cdbench.runtime.core import BoolArray, FloatArray, IntArray
-from cdbench.runtime.exits import RULES, Falling
-from cdbench.runtime.lookahead import Gate, GateKind, Watch
+from cdbench.runtime.core import FloatArray, IntArray
+from cdbench.runtime.exit_rule import Falling
+from cdbench.runtime.exits import RULES
+from cdbench.runtime.lookahead import Gate, GateKind, PreLoopGate, Watch
 from cdbench.schema.lookahead import (
-    Calibration,
     GateDocument,
     GateFigures,
     GateTraining,
     GateWatch,
-    ReliabilityBin,
     StateRecording,
 )
 
 LEAST_PRECISION = 0.9
-THRESHOLDS_TRIED = 200
-BINS = 10
 PROMPT_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How a gate is fitted. ``holdout``: share of the requests held out; as many calibrate."""
+    """How a gate is fitted. ``holdout``: share of the requests held out; as many calibrate.
+
+    ``pre_loop``: with a pre-loop gate beside it, of the same kind.
+    """
 
     kind: GateKind = "linear"
     seed: int = 0
     holdout: float = 0.2
     least_precision: float = LEAST_PRECISION
+    pre_loop: bool = False
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A gate ready to be written; ``document`` lacks the hash of the weights' file."""
+    """A gate ready to be written; ``document`` lacks the hash of the weights' file.
+
+    ``before``: its pre-loop gate.
+    """
 
     document: GateDocument
     gate: Gate
+    before: PreLoopGate | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +103,12 @@ def fit(recorded: Recorded, options: FitOptions) -> Fitted:
     began_s = time.perf_counter()
     document, setting = recorded.document, recorded.document.setting
     falls = isinstance(RULES[setting.exit.rule], Falling)
+    if options.pre_loop:
+        _need_preludes(recorded)
     split = Split.of(len(document.requests), options.holdout, options.seed)
     training, tuning, held = (
-        Tokens.of(recorded, places) for places in (split.train, split.calibrate, split.hold_out)
+        Tokens.of(recorded, places, options.pre_loop)
+        for places in (split.train, split.calibrate, split.hold_out)
     )
     examples = examples_of(training, falls)
     _need_both(examples, "fit on", document)
@@ -95,9 +117,16 @@ def fit(recorded: Recorded, options: FitOptions) -> Fitted:
     _need_both(known, "calibrate on", document)
     scores_T = _scores(trained.gate, tuning)
     gate, slope, offsets = calibrate(trained.gate, scores_T, known.loop_T, known.met_T)
-    threshold, on_tuning = choose_threshold(tuning, probabilities(gate, tuning), options)
-    held_p = probabilities(gate, held)
-    notes = _notes(on_tuning, slope, options)
+    tuning_p, held_p = probabilities(gate, tuning), probabilities(gate, held)
+    threshold, on_tuning = choose_threshold(tuning, tuning_p, options)
+    notes = remarks("gate", slope, on_tuning.precision, options.least_precision)
+    before, calls = None, None
+    if options.pre_loop:
+        parts = Parts(training, tuning, held, tuning_p, threshold)
+        before = _fit_before(parts, falls, options, document)
+        calls = probabilities_before(before.gate, held) >= before.gate.threshold
+        notes += before.notes
+    token, loop = held.decisions()
     took_s = time.perf_counter() - began_s
     fitted_on = np.concatenate([split.train, split.calibrate])
     return Fitted(
@@ -112,7 +141,13 @@ def fit(recorded: Recorded, options: FitOptions) -> Fitted:
             parameters=sum(w.numel() for w in gate.weights.values()),
             flops_per_row=gate.flops_per_row,
             watch=GateWatch.model_validate(vars(Watch())),
-            calibration=_calibration(held, held_p, slope, offsets, on_tuning, options),
+            calibration=calibration(
+                held_p[token, loop - 1],
+                held.met[token, loop],
+                (slope, offsets),
+                options.least_precision,
+                on_tuning.precision,
+            ),
             trained_on=GateTraining(
                 recording_sha256=document.arrays_sha256,
                 workload_hash=document.workload_hash,
@@ -128,13 +163,15 @@ def fit(recorded: Recorded, options: FitOptions) -> Fitted:
                 decisions=_counts(training, tuning, held, lambda part: part.decisions()[0].size),
                 prompts=[prompt_key(document.requests[int(i)].prompt) for i in sorted(fitted_on)],
                 seconds=took_s,
-                flops=trained.flops,
+                flops=trained.flops + (before.flops if before is not None else 0.0),
                 threads=torch.get_num_threads(),
             ),
-            held_out=figures(held, held_p, threshold),
+            pre_loop=None if before is None else before.figures,
+            held_out=figures(held, held_p, threshold, calls),
             manifest=started,
         ),
         gate,
+        None if before is None else before.gate,
     )
 
 
@@ -159,21 +196,14 @@ def examples_of(tokens: Tokens, falls: bool) -> Examples:
 def choose_threshold(
     tokens: Tokens, probability_NK: FloatArray, options: FitOptions
 ) -> tuple[float, GateFigures]:
-    """The threshold with most tokens at exactly their depth, its calls right often enough.
-
-    Where no threshold's calls are, the one whose calls are right most often.
-    """
+    """The gate's threshold and its figures there, on the calibrating tokens."""
     token, loop = tokens.decisions()
-    seen = probability_NK[token, loop - 1]
-    tried = np.unique(np.quantile(seen, np.linspace(0, 1, THRESHOLDS_TRIED)).clip(1e-6, 1.0))
-    found = [(float(x), figures(tokens, probability_NK, float(x))) for x in tried]
-    called = [(x, f) for x, f in found if f.precision is not None]
-    if not called:
-        return found[-1]
-    enough = [(x, f) for x, f in called if (f.precision or 0.0) >= options.least_precision]
-    if not enough:
-        return max(called, key=lambda pair: (pair[1].precision or 0.0, pair[0]))
-    return max(enough, key=lambda pair: (pair[1].exact or 0.0, pair[0]))
+    return best_threshold(
+        probability_NK[token, loop - 1],
+        lambda threshold: figures(tokens, probability_NK, threshold),
+        lambda found: found.precision,
+        options.least_precision,
+    )
 
 
 def _scores(gate: Gate, tokens: Tokens) -> torch.Tensor:
@@ -190,6 +220,22 @@ def _counts(
     return {name: count(part) for name, part in parts.items()}
 
 
+def _fit_before(
+    parts: Parts, falls: bool, options: FitOptions, document: StateRecording
+) -> FittedBefore:
+    for tokens, what in ((parts.training, "fit"), (parts.tuning, "calibrate")):
+        _need_both(examples_before(tokens), f"{what} the {NAME} on", document)
+    return fit_before(options.kind, parts, falls, options.seed, options.least_precision)
+
+
+def _need_preludes(recorded: Recorded) -> None:
+    if recorded.preludes is None:
+        raise UsageError(
+            "--pre-loop: the recording lacks what the prelude gave, and no token of it could leave "
+            "after loop 1; record it again with `cdbench predictor record --pre-loop`"
+        )
+
+
 def _need_both(examples: Examples, what: str, document: StateRecording) -> None:
     met = int(examples.met_T.sum())
     if 0 < met < examples.count:
@@ -200,73 +246,3 @@ def _need_both(examples: Examples, what: str, document: StateRecording) -> None:
         f"both outcomes are needed; record more requests, or another threshold than "
         f"{ran.rule}@{ran.threshold:g}"
     )
-
-
-def _calibration(
-    held: Tokens,
-    probability_NK: FloatArray,
-    slope: float,
-    offsets: list[float],
-    on_tuning: GateFigures,
-    options: FitOptions,
-) -> Calibration:
-    token, loop = held.decisions()
-    p, met = probability_NK[token, loop - 1], held.met[token, loop]
-    bins = reliability(p, met)
-    return Calibration(
-        slope=slope,
-        offsets=offsets,
-        least_precision=options.least_precision,
-        precision=on_tuning.precision,
-        error=calibration_error(bins),
-        reliability=bins,
-    )
-
-
-def reliability(probability_T: FloatArray, met_T: BoolArray) -> list[ReliabilityBin]:
-    """Decisions by tenths of their probability."""
-    place = np.minimum((probability_T * BINS).astype(np.int64), BINS - 1)
-    bins = []
-    for i in range(BINS):
-        here = place == i
-        n = int(here.sum())
-        bins.append(
-            ReliabilityBin(
-                low=i / BINS,
-                high=(i + 1) / BINS,
-                decisions=n,
-                mean_probability=float(probability_T[here].mean()) if n else None,
-                met=float(met_T[here].mean()) if n else None,
-            )
-        )
-    return bins
-
-
-def calibration_error(bins: Sequence[ReliabilityBin]) -> float | None:
-    """Mean over decisions of |mean probability − share met| of their tenth (Naeini et al. 2015)."""
-    total = sum(one.decisions for one in bins)
-    if not total:
-        return None
-    gaps = (
-        one.decisions * abs(one.mean_probability - one.met)
-        for one in bins
-        if one.mean_probability is not None and one.met is not None
-    )
-    return sum(gaps) / total
-
-
-def _notes(on_tuning: GateFigures, slope: float, options: FitOptions) -> list[str]:
-    notes = []
-    if slope <= 0:
-        notes.append(
-            "on requests that it was not fitted on the gate was no better than chance "
-            f"(Platt slope {slope:.3g})"
-        )
-    if on_tuning.precision is None:
-        notes.append("no threshold calls any exit")
-    elif on_tuning.precision < options.least_precision:
-        notes.append(
-            f"no threshold reaches a precision of {options.least_precision:g}: the best has "
-            f"{on_tuning.precision:.3g}"
-        )
-    return notes

@@ -15,30 +15,38 @@ from cdbench import manifest, resources
 from cdbench.errors import UsageError
 from cdbench.grammar import ExitSpec
 from cdbench.models.loading import LoadedModel
-from cdbench.runtime.exits import RULES, Falling, check_looks_ahead
-from cdbench.runtime.lookahead import Gate, Lookahead, Watch
+from cdbench.runtime.exit_checks import check_looks_ahead
+from cdbench.runtime.exit_rule import Falling
+from cdbench.runtime.exits import RULES
+from cdbench.runtime.lookahead import FIRST_LOOP, Gate, GateKind, Lookahead, PreLoopGate, Watch
 from cdbench.schema.files import read_document, write_document, write_whole
 from cdbench.schema.lookahead import GATE_FILE, GATE_WEIGHTS_FILE, GateDocument, GateSetting
 
 ANOTHER = "fit one with `cdbench predictor`"
+BEFORE = "before."
+"""What the tensors of a pre-loop gate are called by."""
 
 
 @dataclass(frozen=True)
 class StoredGate:
-    """A gate read from disk."""
+    """A gate read from disk; ``before``: its pre-loop gate."""
 
     document: GateDocument
     gate: Gate
     source: str
+    before: PreLoopGate | None = None
 
     def lookahead(self, threshold: float | None, device: torch.device) -> Lookahead:
-        """What a request's policy takes; ``threshold`` None: the gate's own."""
+        """What a request's policy takes; ``threshold`` None: each gate's own."""
         document = self.document
         ran, watch = document.setting.exit, document.watch
         assert ran.threshold is not None, "checked on reading"
-        weights = {name: weight.to(device) for name, weight in self.gate.weights.items()}
+        before = self.before
+        if before is not None:
+            at = before.threshold if threshold is None else threshold
+            before = PreLoopGate(_on(before.gate, device), at)
         return Lookahead(
-            gate=Gate(self.gate.kind, weights, self.gate.falls),
+            gate=_on(self.gate, device),
             threshold=document.threshold if threshold is None else threshold,
             rule=ran.rule,
             rule_threshold=ran.threshold,
@@ -46,12 +54,18 @@ class StoredGate:
             source=self.source,
             sha256=document.weights_sha256,
             watch=Watch(watch.window, watch.floor, watch.least_calls),
+            pre_loop=before,
         )
 
 
-def write_gate(directory: Path, document: GateDocument, gate: Gate) -> GateDocument:
+def write_gate(
+    directory: Path, document: GateDocument, gate: Gate, before: PreLoopGate | None = None
+) -> GateDocument:
     """Write both files or none, the document last; answers it with the hash of the weights."""
-    content = save({name: weight.contiguous() for name, weight in gate.weights.items()})
+    tensors = dict(gate.weights)
+    if before is not None:
+        tensors |= {f"{BEFORE}{name}": weight for name, weight in before.gate.weights.items()}
+    content = save({name: weight.contiguous() for name, weight in tensors.items()})
     document = document.model_copy(update={"weights_sha256": hashlib.sha256(content).hexdigest()})
     weights, path = directory / GATE_WEIGHTS_FILE, directory / GATE_FILE
     try:
@@ -79,12 +93,18 @@ def read_gate(source: str) -> StoredGate:
     if hashlib.sha256(content).hexdigest() != document.weights_sha256:
         raise UsageError(f"{file}: is not the file that {GATE_FILE} was written with; {ANOTHER}")
     try:
-        gate = Gate(document.gate, load(content), document.falls)
+        tensors = load(content)
     except SafetensorError as error:
         raise UsageError(f"{file}: {error}; {ANOTHER}") from None
-    if (wrong := _what_is_wrong(document, gate)) is not None:
+    if (wrong := _what_is_wrong(document, tensors)) is not None:
         raise UsageError(f"{path}: {wrong}; {ANOTHER}")
-    return StoredGate(document, gate, source)
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(BEFORE)}
+    gate = Gate(document.gate, own, document.falls)
+    if document.pre_loop is None:
+        return StoredGate(document, gate, source)
+    weights = {name.removeprefix(BEFORE): tensors[name] for name in tensors.keys() - own.keys()}
+    before = PreLoopGate(Gate(document.gate, weights, document.falls), document.pre_loop.threshold)
+    return StoredGate(document, gate, source, before)
 
 
 def find_gate(source: str) -> Path:
@@ -148,7 +168,7 @@ def _weights(seed: int | None, layers: str | None) -> str:
     return kind if layers is None else f"{kind} and layers {layers}"
 
 
-def _what_is_wrong(document: GateDocument, gate: Gate) -> str | None:
+def _what_is_wrong(document: GateDocument, tensors: dict[str, Tensor]) -> str | None:
     setting = document.setting
     rule = RULES.get(setting.exit.rule)
     if rule is None or setting.exit.threshold is None:
@@ -156,20 +176,16 @@ def _what_is_wrong(document: GateDocument, gate: Gate) -> str | None:
     check_looks_ahead(rule.name)
     if document.falls != isinstance(rule, Falling):
         return f"falls: is not what rule {rule.name} does"
-    loops, inputs = setting.max_loops - 2, setting.state_size + 1
-    shapes: dict[str, tuple[int, ...]] = {"weight": (loops, inputs), "bias": (loops,)}
-    if gate.kind == "mlp":
-        hidden = _rows(gate.weights.get("out"))
-        shapes = {
-            "hidden": (hidden, inputs),
-            "hidden_bias": (loops, hidden),
-            "out": (hidden,),
-            "bias": (loops,),
-        }
-    if set(gate.weights) != set(shapes):
-        return f"its tensors are {', '.join(sorted(gate.weights))}, not {', '.join(sorted(shapes))}"
+    loops, size = setting.max_loops - 2, setting.state_size
+    shapes = _shapes(document.gate, loops, size + 1, tensors.get("out"))
+    if document.pre_loop is not None:
+        out = tensors.get(f"{BEFORE}out")
+        known = _shapes(document.gate, FIRST_LOOP, size, out)
+        shapes |= {f"{BEFORE}{name}": shape for name, shape in known.items()}
+    if set(tensors) != set(shapes):
+        return f"its tensors are {', '.join(sorted(tensors))}, not {', '.join(sorted(shapes))}"
     for name, shape in shapes.items():
-        found = gate.weights[name]
+        found = tensors[name]
         if tuple(found.shape) != shape:
             return f"{name} has shape {list(found.shape)}, expected {list(shape)}"
         if not found.is_floating_point() or not bool(torch.isfinite(found).all()):
@@ -177,5 +193,21 @@ def _what_is_wrong(document: GateDocument, gate: Gate) -> str | None:
     return None
 
 
-def _rows(weight: Tensor | None) -> int:
-    return 0 if weight is None or weight.ndim != 1 else int(weight.shape[0])
+def _shapes(
+    kind: GateKind, loops: int, inputs: int, out: Tensor | None
+) -> dict[str, tuple[int, ...]]:
+    """Of a gate's tensors; ``out``, as it was found, says how many hidden units it has."""
+    if kind == "linear":
+        return {"weight": (loops, inputs), "bias": (loops,)}
+    hidden = 0 if out is None or out.ndim != 1 else int(out.shape[0])
+    return {
+        "hidden": (hidden, inputs),
+        "hidden_bias": (loops, hidden),
+        "out": (hidden,),
+        "bias": (loops,),
+    }
+
+
+def _on(gate: Gate, device: torch.device) -> Gate:
+    weights = {name: weight.to(device) for name, weight in gate.weights.items()}
+    return Gate(gate.kind, weights, gate.falls)

@@ -1,9 +1,9 @@
 """``cdbench predictor judge``: a gate at work, beside its rule at lag 0 and at lag 1.
 
-The model's own text under the rule at lag 0, with a floor of at least 2, is forced on the two late
-runs: the rule alone at lag 1, and with the gate. Ghost loops beyond the gate's exits tell what the
-rule would have asked for, so that a call that came too early is known by how many loops. Requests
-that the gate was fitted or calibrated on are left out.
+The model's own text under the rule at lag 0, with a floor of at least the earliest depth that the
+gate can call, is forced on the two late runs: the rule alone at lag 1, and with the gate. Ghost
+loops beyond the gate's exits tell what the rule would have asked for, so that a call that came too
+early is known by how many loops. Requests that the gate was fitted or calibrated on are left out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def judge(
     """
     gate = plan.policy.lookahead
     assert gate is not None, "the plan's rule is lookahead"
-    lag0 = recording_policy(plan.policy)
+    lag0 = recording_policy(plan.policy, gate.earliest)
     late = replace(lag0, lag=1)
     document = stored.document
     started = manifest.collect([document.setting.model], device=str(plan.model.network.device))

@@ -20,7 +20,7 @@ from cdbench.schema.lookahead import StateRecording
 
 AGAIN = "record it again with `cdbench predictor record`"
 KEY = "document"
-NAMES = ("offsets", "signals", "states")
+PRELUDES = "preludes"
 
 Array = npt.NDArray[Any]
 
@@ -38,7 +38,7 @@ def read_states(path: Path) -> Recorded:
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(KEY)
-            arrays = {name: file.get_tensor(name) for name in NAMES}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise UsageError(f"{path}: {why}; {AGAIN}") from None
@@ -53,34 +53,45 @@ def read_states(path: Path) -> Recorded:
     if (wrong := _what_is_wrong(document, arrays)) is not None:
         raise UsageError(f"{path}: {wrong}; {AGAIN}")
     return Recorded(
-        document, arrays["states"], arrays["signals"].astype(np.float64), arrays["offsets"]
+        document,
+        arrays["states"],
+        arrays["signals"].astype(np.float64),
+        arrays["offsets"],
+        arrays.get(PRELUDES),
     )
 
 
 def _arrays(recorded: Recorded) -> dict[str, Array]:
     # Rules compute their signals in float32, but for a float64 model: nothing is rounded.
     precise = np.float64 if recorded.document.setting.dtype == "float64" else np.float32
-    return {
+    arrays: dict[str, Array] = {
         "offsets": recorded.offsets,
         "signals": recorded.signals.astype(precise),
         "states": np.ascontiguousarray(recorded.states, np.float32),
     }
+    if recorded.preludes is not None:
+        arrays[PRELUDES] = np.ascontiguousarray(recorded.preludes, np.float32)
+    return arrays
 
 
 def _sha256(arrays: dict[str, Array]) -> str:
     digest = hashlib.sha256()
-    for name in NAMES:
+    for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name]).data)
     return digest.hexdigest()
 
 
 def _what_is_wrong(document: StateRecording, arrays: dict[str, Array]) -> str | None:
     setting, tokens = document.setting, document.tokens
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "offsets": (len(document.requests) + 1,),
         "signals": (tokens, setting.max_loops),
         "states": (tokens, setting.max_loops - 1, setting.state_size),
     }
+    if document.pre_loop:
+        shapes[PRELUDES] = (tokens, setting.state_size)
+    if set(arrays) != set(shapes):
+        return f"its tensors are {', '.join(sorted(arrays))}, not {', '.join(sorted(shapes))}"
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             return f"{name} have shape {list(arrays[name].shape)}, expected {list(shape)}"

@@ -12,6 +12,7 @@ from cdbench.schema.lookahead import (
     GateFigures,
     GateJudgement,
     GateSetting,
+    PreLoopFigures,
     StateRecording,
 )
 
@@ -42,8 +43,24 @@ def gate_lines(document: GateDocument) -> list[str]:
         f"fitted on {parts}; seed {trained.seed}, {trained.seconds:.1f} s, "
         f"{trained.flops:.3g} FLOPs",
         f"calls at  {document.threshold:.4f}; calibration error on held-out requests {error}",
+        *_pre_loop_lines(document.pre_loop),
         *_remarks(document.notes, document.marks),
     ]
+
+
+def _pre_loop_lines(figures: PreLoopFigures | None) -> Iterator[str]:
+    if figures is None:
+        return
+    error = figures.calibration.error
+    due = ", ".join(f"{count:,} {name}" for name, count in figures.due.items())
+    yield (
+        f"pre-loop  {figures.parameters:,} parameters, {figures.flops_per_row:,.0f} FLOPs a token; "
+        f"due after loop 1: {due}"
+    )
+    yield (
+        f"calls at  {figures.threshold:.4f} before loop 1; calibration error on held-out requests "
+        f"{'n/a' if error is None else f'{error:.3f}'}"
+    )
 
 
 def figures_table(figures: GateFigures, title: str) -> Table:
@@ -58,7 +75,8 @@ def figures_table(figures: GateFigures, title: str) -> Table:
         Column("recall", direction="up"),
     )
     rows = [
-        _row(str(one.loop), one.asked, one.called, one.right, one.missed) for one in figures.by_loop
+        _row(str(one.loop or "prelude"), one.asked, one.called, one.right, one.missed)
+        for one in figures.by_loop
     ]
     asked, called, right, missed = (
         sum(getattr(one, name) for one in figures.by_loop)

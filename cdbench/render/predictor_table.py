@@ -17,8 +17,9 @@ FIGURES = (
 )
 WORDS = (
     "Precision: exits called that the rule asked for by then. Recall: of the rule's exits before "
-    "the last loop, those called in time. Exact: later tokens at the rule's depth, 2 at least. A "
-    "call that came too early counts as short by one loop: by how many it was, the run cannot tell."
+    "the last loop, those called in time. Exact: later tokens at the rule's depth, 2 at least "
+    "without a pre-loop gate. A call that came too early counts as short by one loop: by how many "
+    "it was, the run cannot tell."
 )
 
 

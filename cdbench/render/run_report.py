@@ -31,13 +31,14 @@ def model_lines(facts: ModelFacts, where: Manifest, exit_text: str) -> list[str]
     """The static facts, before any number is measured."""
     device = where.device.name or where.cpu.model or "CPU"
     threads = f"{where.torch_threads} thread{'' if where.torch_threads == 1 else 's'}"
+    attention = "" if facts.attention is None else f"attention {facts.attention}, "
     lines = [
         f"model     {facts.name} ({facts.model_type}), {facts.parameters:,} parameters, "
         f"up to {facts.max_loops} loops, cost ratio {facts.cost_ratio:.2f} (FLOPs of prelude and "
         f"coda / those of a loop), KV {si_bytes(facts.kv_bytes_per_token)} per token "
         f"({facts.kv_layout})",
         f"machine   {device}, {facts.device}, {facts.dtype}, "
-        f"{threads}, torch {where.packages.get('torch')}",
+        f"{attention}{threads}, torch {where.packages.get('torch')}",
         f"exit      {exit_text}",
         *(f"note      {note}" for note in facts.notes),
     ]

@@ -7,7 +7,7 @@ import math
 from cdbench.errors import UsageError
 from cdbench.models.base import ModelDims
 from cdbench.runtime.core import Request, SamplingParams
-from cdbench.runtime.exits import check_policy
+from cdbench.runtime.exit_checks import check_policy
 
 
 def check_request(

@@ -16,11 +16,7 @@ one that can never fit the KV budget is refused alone, as a result with ``error`
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
-from typing import Literal
 
 import numpy as np
 import torch
@@ -29,58 +25,31 @@ from cdbench.errors import UsageError
 from cdbench.grammar import parse_mode
 from cdbench.metrics.curves import MeasuredCurves
 from cdbench.models.base import StagedModel
+from cdbench.models.compiled import compiled
 from cdbench.runtime.admission import check_request
-from cdbench.runtime.arrivals import Arrivals
+from cdbench.runtime.attention.backends import choose_backend, plan_class
 from cdbench.runtime.core import (
-    BoolArray,
     Clock,
     FinishReason,
-    FloatArray,
-    IntArray,
     LaunchObserver,
     MonotonicClock,
     Request,
     RequestResult,
 )
+from cdbench.runtime.engine_config import EngineConfig, check_config, check_model
+from cdbench.runtime.graphs import StageGraphs
+from cdbench.runtime.intake import Intake
 from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.memory import Memory, MemoryCounters
 from cdbench.runtime.modes import adapt, make_schedule, mode_loops
+from cdbench.runtime.new_tokens import NewTokens
 from cdbench.runtime.pacing import Pacing
-from cdbench.runtime.prefill import FirstTokens, PrefillJob
+from cdbench.runtime.readback import Awaited
 from cdbench.runtime.residents import Residents
-from cdbench.runtime.results import Detokenize, Ended, ended, first_stop, refused, withdrawn
+from cdbench.runtime.results import Detokenize, Ended, refused, withdrawn
+from cdbench.runtime.routing import Routing
 from cdbench.runtime.runner import Runner, signal_dtype
-from cdbench.runtime.schedules.base import Launch, Verdict, Work
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """How an engine runs. Widths are rows, prefill is tokens, the budget is bytes.
-
-    ``width`` defaults to ``max_residents``; ``min_free_residents`` to width / 8, rounded up;
-    ``max_loops`` to the mode's or the model's. Without ``kv_budget_bytes`` the pool grows as
-    needed; with one, ``kv_host_bytes`` limits what may be moved to host memory under pressure
-    (None: no limit). ``prefix_cache`` reuses the KV of equal prompt prefixes. ``coda_min_rows``
-    ``auto`` is 1 until ``use_curves``. ``max_itl_s`` bounds what prompts may add to the gap between
-    tokens, ``ride`` lets their chunks share core launches. ``first_token`` is full or select,
-    ``state_init`` zero or random.
-    """
-
-    mode: str = "cdb"
-    max_residents: int = 64
-    width: int | None = None
-    kv_layout: str = "per-loop"
-    kv_budget_bytes: int | None = None
-    kv_host_bytes: int | None = None
-    prefix_cache: bool = False
-    max_loops: int | None = None
-    prefill_tokens: int = 2048
-    coda_min_rows: int | Literal["auto"] = 1
-    min_free_residents: int | None = None
-    max_itl_s: float | None = None
-    ride: bool = False
-    first_token: str = "full"
-    state_init: str = "zero"
+from cdbench.runtime.schedules.base import Launch, Work
 
 
 class Engine:
@@ -99,10 +68,11 @@ class Engine:
         check_config(config)
         check_model(config, model)
         self.mode = parse_mode(config.mode)
-        self.model = model
-        self.max_loops = mode_loops(self.mode, config.max_loops or model.dims.max_loops)
+        self.attention = choose_backend(config.attention, model.device)
+        """The attention backend that decode launches use."""
         self.width = config.width or config.max_residents
-        self.min_free = config.min_free_residents or -(-self.width // 8)
+        self.model = model = compiled(model, self.width) if config.compile else model
+        self.max_loops = mode_loops(self.mode, config.max_loops or model.dims.max_loops)
         self.clock: Clock = clock or MonotonicClock()
         self.detokenize = detokenize
         self.residents = Residents(
@@ -111,6 +81,7 @@ class Engine:
             model.dims,
             model.device,
             signal_dtype(model),
+            model.dtype,
         )
         self.cache = KVCache(
             model.dims,
@@ -130,6 +101,9 @@ class Engine:
             observer,
             random_state=config.state_init == "random",
         )
+        self.runner.contexts.plan_class = plan_class(self.attention)
+        if config.graphs:
+            self.runner.graphs = StageGraphs.of(self.runner, self.width, self.attention)
         self.schedule = make_schedule(
             self.mode, self.width, config.coda_min_rows, config.max_residents, self.max_loops
         )
@@ -145,29 +119,49 @@ class Engine:
         self.memory = Memory(
             self.cache, self.residents, self.runner, self.schedule, config.kv_host_bytes
         )
-        self._arrivals = Arrivals()
-        self._job: PrefillJob | None = None
-        self._done: deque[Ended] = deque()
+        self.intake = Intake(config, self.width, self.memory, self.clock, self.pacing)
+        self.awaited = Awaited()
+        """What launches have yet to say: taken once the host needs it, or when it is there."""
+        self.memory.settle = self.awaited.take_all
+        self.new_tokens = NewTokens(
+            self.width, self.runner, self.schedule, self.clock, detokenize, self.awaited
+        )
+        self.routing = Routing(self.runner, self.schedule, self.new_tokens, self.awaited)
+        self._known: set[str] = set()
+        """Ids from submission until their results are taken."""
 
     # The caller's side.
 
     def submit(self, request: Request) -> None:
-        """Queue a request for its arrival time. Raises UsageError where it is malformed."""
+        """Queue a request for its arrival time.
+
+        Raises:
+            UsageError: it is malformed, or its id is that of a request whose result is to come.
+        """
         request = adapt(self.mode, request)
         check_request(request, self.model.dims, self.max_loops, self.detokenize is not None)
+        if request.id in self._known:
+            raise UsageError(
+                f"request {request.id!r}: another one of this id is being served, and both would "
+                "draw the same tokens; give each an id of its own"
+            )
+        self._known.add(request.id)
         if not self.cache.could_ever_hold(request.positions):
-            self._done.append(refused(request, self.cache, self.clock.now()))
+            self.new_tokens.done.append(refused(request, self.cache, self.clock.now()))
         else:
-            self._arrivals.submit(request)
+            self.intake.arrivals.submit(request)
 
     def run(self, requests: Iterable[Request] = ()) -> Iterator[RequestResult]:
         """Serve until nothing is left; yields each result as it finishes."""
         for request in requests:
             self.submit(request)
+        done = self.new_tokens.done
         while True:
-            while self._done:
-                yield self._done.popleft().result(self.detokenize)
-            if not self.tick() and not self._done:
+            while done:
+                ended = done.popleft()
+                self._known.discard(ended.request.id)
+                yield ended.result(self.detokenize)
+            if not self.tick() and not done:
                 return
 
     @torch.inference_mode()
@@ -176,35 +170,36 @@ class Engine:
 
         A request in the middle of its prefill is first brought to the end of it.
         """
-        request = self._arrivals.withdraw(request_id)
+        done = self.new_tokens.done
+        request = self.intake.arrivals.withdraw(request_id)
         if request is not None:
-            self._done.append(Ended(request, FinishReason.CANCELLED, self.clock.now()))
+            done.append(Ended(request, FinishReason.CANCELLED, self.clock.now()))
             return True
         away = self.memory.withdraw(request_id)
         if away is not None:
-            self._done.append(withdrawn(away.resident, self.clock.now()))
+            done.append(withdrawn(away.resident, self.clock.now()))
             return True
         resident = self.residents.find(request_id)
-        if resident is not None and self._job is not None and resident in self._job.prompts:
+        if resident is not None and resident in self.intake.preparing:
             self._finish_prefill()
             # Its first token may have been its last.
             resident = self.residents.find(request_id)
         if resident is None:
             return False
         self.schedule.leave(np.array([resident]))
-        self._finish(resident, FinishReason.CANCELLED, None)
+        self.new_tokens.finish(resident, FinishReason.CANCELLED, None)
         return True
 
     @property
     def idle(self) -> bool:
         """Whether every request submitted has finished."""
         held = self.residents.occupied_count + len(self.memory.preempted)
-        return not (self._arrivals.pending_count or held)
+        return not (self.intake.arrivals.pending_count or held or self.awaited)
 
     @property
     def ended_count(self) -> int:
         """Requests that have ended since ``run`` last took their results."""
-        return len(self._done)
+        return len(self.new_tokens.done)
 
     def start_afresh(self) -> None:
         """Empty the prefix cache, reset counters, forget what was learned: before a repeat."""
@@ -226,24 +221,49 @@ class Engine:
         if self.pacing is not None:
             self.pacing.use_curves(curves, prompt_loops)
 
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture launches of every number of rows, where the configuration says ``graphs``.
+
+        At the contexts that have come so far: after a warm-up, so that a timed run captures none.
+        """
+        if self.runner.graphs is not None:
+            self.runner.graphs.capture()
+
+    @property
+    def captures(self) -> int | None:
+        """Launches captured so far; None where none are."""
+        return None if self.runner.graphs is None else self.runner.graphs.captures
+
+    @property
+    def note(self) -> str | None:
+        """What must be said of how it ran; None for nothing."""
+        graphs = self.runner.graphs
+        said = [self.schedule.note, None if graphs is None else graphs.note]
+        return "; ".join(note for note in said if note is not None) or None
+
     # One tick.
 
     @torch.inference_mode()
     def tick(self) -> bool:
         """Make one scheduling decision and carry it out. False when there is nothing left to do."""
-        self._arrivals.arrive(self.clock.now())
+        arrivals = self.intake.arrivals
+        arrivals.arrive(self.clock.now())
         if self.memory.preempted:
             self.memory.restore()
-        offered = self._offers_prefill()
-        rides = offered and self.config.ride and self._job is not None and self._job.may_ride
+        offered = self.intake.offers()
+        rides = offered and self.intake.offers_ride()
         launch = self.schedule.next_launch(prefill_offered=offered, may_ride=rides)
+        if launch is None and self.awaited:
+            self.awaited.take_all()
+            return True
         if launch is None:
-            next_s = self._arrivals.next_s
+            next_s = arrivals.next_s
             if next_s is not None:
                 self.clock.wait_until(next_s)
             return next_s is not None
         self.runner.runnable = (
-            self.residents.occupied_count + len(self.memory.preempted) + len(self._arrivals.waiting)
+            self.residents.occupied_count + len(self.memory.preempted) + len(arrivals.waiting)
         )
         if self.pacing is None:
             self._carry_out(launch)
@@ -257,239 +277,22 @@ class Engine:
         """Run a launch and route its rows; the prompt tokens that were in it."""
         if launch.work is Work.PREFILL:
             return self._prefill()
-        launch = self.memory.make_room(launch, self._preparing, self._finish_prefill)
+        launch = self.memory.make_room(launch, lambda: self.intake.preparing, self._finish_prefill)
         if not launch.residents.size:
             return 0
         if launch.work is Work.CORE:
-            return self._core(launch)
-        self._coda(launch)
+            return self.routing.core(launch, self.intake.job if launch.rides else None)
+        self.routing.coda(launch)
         return 0
-
-    def _preparing(self) -> set[int]:
-        """The residents whose prompts are running."""
-        return set(self._job.prompts) if self._job is not None else set()
-
-    def _offers_prefill(self) -> bool:
-        """A job under way, or enough free residents for waiting requests to be worth a launch."""
-        if self._job is not None:
-            return self._is_in_time()
-        free, waiting = self.residents.free_count, self._arrivals.waiting
-        if not waiting or not free:
-            return False
-        enough = min(self.min_free, len(waiting))
-        if free < enough and self.residents.occupied_count:
-            return False
-        return self._is_in_time() and self.memory.can_admit(waiting[0])
-
-    def _is_in_time(self) -> bool:
-        """Whether ``max_itl_s`` leaves room for the prompt tokens of the launch that comes next."""
-        if self.pacing is None:
-            return True
-        preparing = self._preparing()
-        decoding = np.setdiff1d(self.residents.occupied, list(preparing))
-        if self._job is not None:
-            tokens = self._job.next_tokens
-        else:
-            coming = islice(self._arrivals.waiting, self.residents.free_count)
-            tokens = sum(len(request.prompt) for request in coming)
-            tokens = min(tokens, self.pacing.chunk_tokens(decoding.size))
-        return self.pacing.allows(decoding, tokens, len(preparing), self.clock.now())
 
     def _prefill(self) -> int:
         """Make a prefill's next launch; the prompt tokens that were in it."""
-        if self._job is None:
-            self._job = self._admit()
-        job, tokens = self._job, self._job.next_tokens
-        first = job.step()
+        tokens, first = self.intake.step()
+        self.awaited.take_all()
         if first is not None:
-            self._job = None
-            for r, ids in job.prompts.items():
-                self.cache.close_prompt(r, ids, self.residents.request(r).positions)
-            self._take_first_tokens(first)
+            self.new_tokens.take_first(first)
         return tokens
 
     def _finish_prefill(self) -> None:
-        while self._job is not None:
+        while self.intake.job is not None:
             self._prefill()
-
-    def _admit(self) -> PrefillJob:
-        """Make waiting requests resident, in order, while room and the prefill budget last."""
-        prompts: dict[int, IntArray] = {}
-        starts: dict[int, int] = {}
-        room = self.config.prefill_tokens
-        now, waiting = self.clock.now(), self._arrivals.waiting
-        while waiting and self.residents.free_count:
-            request = waiting[0]
-            if prompts and (len(request.prompt) > room or not self.memory.can_admit(request)):
-                break
-            waiting.popleft()
-            resident, ids, cached = self.memory.admit(request, now)
-            prompts[resident], starts[resident] = ids, cached
-            room -= ids.size - cached
-        self.residents.upload()
-        chunk_tokens = self.config.prefill_tokens
-        if self.pacing is not None:
-            chunk_tokens = self.pacing.chunk_tokens(self.schedule.in_flight)
-        return PrefillJob(
-            self.runner,
-            prompts,
-            self.max_loops,
-            chunk_tokens,
-            select_first=self.config.first_token == "select",
-            starts=starts,
-        )
-
-    def _take_first_tokens(self, first: FirstTokens) -> None:
-        res = self.residents
-        for r in first.residents:
-            res.position[r] = len(res.request(int(r)).prompt) - 1
-        full = np.full_like(first.residents, self.max_loops)
-        self._take_tokens(first.residents, first.tokens, first.logprobs, full, first.depths)
-
-    def _core(self, launch: Launch) -> int:
-        """Run a loop, with the chunk that rides in it; the prompt tokens of that."""
-        res = self.residents
-        rows = launch.residents
-        job = self._job if launch.rides else None
-        # Making room may have brought the job to its end.
-        if job is not None and job.may_ride:
-            prompt_tokens, met = job.next_tokens, job.ride(rows)
-        else:
-            prompt_tokens, met = 0, self.runner.core(rows)
-        exited = res.decide(rows, met)
-        if res.foresight.any:
-            res.look_ahead(rows, self.runner.calls & ~exited)
-        verdicts = np.where(exited, Verdict.EXIT, Verdict.LOOP)
-        if res.any_reads_out:
-            # A readout may be what decides; if this loop is the exit it is the token's coda too.
-            verdicts[res.reads_out[rows] & ~exited] = Verdict.READ_OUT
-        self.schedule.signals(launch, verdicts)
-        return prompt_tokens
-
-    def _coda(self, launch: Launch) -> None:
-        res = self.residents
-        rows = launch.residents
-        tokens, logprobs, met = self.runner.coda(rows)
-        verdicts = np.full(rows.size, Verdict.DONE)
-        if res.any_reads_out:
-            verdicts[res.reads_out[rows] & ~res.decide(rows, met)] = Verdict.LOOP
-            done = verdicts == Verdict.DONE
-            rows, tokens, logprobs = rows[done], tokens[done], logprobs[done]
-        self.schedule.signals(launch, verdicts)
-        if rows.size:
-            depths = res.loop[rows], res.requested_depths(rows)
-            self._take_tokens(rows, tokens, logprobs, *depths)
-
-    def _take_tokens(
-        self,
-        rows: IntArray,
-        tokens: IntArray,
-        logprobs: FloatArray,
-        executed: IntArray,
-        requested: IntArray,
-    ) -> None:
-        """Record new tokens, end the requests they end, and start the others' next tokens."""
-        res = self.residents
-        stopped = res.hits_stop_id(rows, tokens)
-        entry = (rows, tokens, executed, requested, logprobs)
-        if np.count_nonzero(stopped):
-            # A stop token is not listed.
-            listed = ~stopped
-            entry = (
-                rows[listed],
-                tokens[listed],
-                executed[listed],
-                requested[listed],
-                logprobs[listed],
-            )
-        res.outputs.append(*entry, self.clock.now())
-        if res.foresight.any:
-            res.keep_predictions(entry[0])
-        finishing = stopped | (res.outputs.count[rows] >= res.limit[rows])
-        if res.any_stop_strings:
-            watched = res.has_stop_strings[rows]
-            finishing |= self._hits_stop_string(rows, watched & ~stopped)
-        res.token[rows] = tokens
-        res.position[rows] += 1
-        ends = np.flatnonzero(finishing)
-        if not ends.size:
-            self._start_tokens(rows, executed)
-            return
-        for i in ends:
-            reason = FinishReason.STOP if stopped[i] else FinishReason.LENGTH
-            self._finish(int(rows[i]), reason, int(executed[i]) if stopped[i] else None)
-        if ends.size < rows.size:
-            going = ~finishing
-            self._start_tokens(rows[going], executed[going])
-
-    def _start_tokens(self, rows: IntArray, depths: IntArray) -> None:
-        """Run the prelude of the residents' next tokens and hand them to the schedule.
-
-        ``depths`` are the loops that their last tokens executed.
-        """
-        self.residents.start_token(rows)
-        # A pack of prompts may hold more requests than a launch may have rows.
-        for begin in range(0, rows.size, self.width):
-            end = begin + self.width
-            self.runner.prelude(rows[begin:end], depths[begin:end])
-        self.schedule.enter(rows)
-
-    def _hits_stop_string(self, rows: IntArray, watched: BoolArray) -> BoolArray:
-        """Which of the watched rows have a stop string in their text so far."""
-        hits = np.zeros(rows.size, np.bool_)
-        for i in np.flatnonzero(watched):
-            r = int(rows[i])
-            strings = self.residents.request(r).stop_strings
-            hits[i] = first_stop(self._text(r), strings) is not None
-        return hits
-
-    # The end of a request.
-
-    def _finish(self, r: int, reason: FinishReason, stop_depth: int | None) -> None:
-        self._done.append(ended(self.residents, r, reason, stop_depth, self.clock.now()))
-        self.cache.release(r)
-        self.residents.free(r)
-
-    def _text(self, r: int) -> str | None:
-        if self.detokenize is None:
-            return None
-        out = self.residents.outputs
-        return self.detokenize(out.tokens[r, : out.count[r]].tolist())
-
-
-def check_model(config: EngineConfig, model: StagedModel) -> None:
-    """Raise UsageError where a model cannot do what the configuration asks of it."""
-    if config.state_init != "random":
-        return
-    if not model.dims.has_random_state:
-        raise UsageError(
-            f"state_init 'random': a {model.dims.model_type} model starts from its prelude; "
-            "use zero"
-        )
-    if config.prefix_cache:
-        raise UsageError(
-            "kv.prefix_cache: with state_init random no two prompts have the same keys; use false"
-        )
-
-
-def check_config(config: EngineConfig) -> None:
-    """Raise UsageError where a size or a choice of a configuration cannot be."""
-    sizes = {
-        "max_residents": config.max_residents,
-        "width": config.width,
-        "prefill_tokens": config.prefill_tokens,
-        "coda_min_rows": 1 if config.coda_min_rows == "auto" else config.coda_min_rows,
-        "min_free_residents": config.min_free_residents,
-        "max_loops": config.max_loops,
-        "kv.budget_bytes": config.kv_budget_bytes,
-        "kv.host_bytes": config.kv_host_bytes,
-    }
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise UsageError(f"{name} is {value}; use at least 1")
-    for name, choice, known in (
-        ("first_token", config.first_token, ("full", "select")),
-        ("state_init", config.state_init, ("zero", "random")),
-    ):
-        if choice not in known:
-            raise UsageError(f"{name} {choice!r}: unknown; use {' or '.join(known)}")

@@ -12,9 +12,11 @@ import numpy as np
 from torch import Tensor
 
 from cdbench.runtime.core import BoolArray, FloatArray, IntArray
-from cdbench.runtime.exits import Needs
-from cdbench.runtime.residents import RULE_LIST
-from cdbench.runtime.runner import PrefillChunk, Runner
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.prompt_launches import PrefillChunk
+from cdbench.runtime.readback import Chosen
+from cdbench.runtime.rule_memory import RULE_LIST
+from cdbench.runtime.runner import Runner
 
 
 class Selection:
@@ -24,9 +26,9 @@ class Selection:
         self.runner, self.residents, self.max_loops = runner, residents, max_loops
         self._line = np.full(runner.residents.capacity, -1, np.int64)
         self._line[residents] = np.arange(residents.size)
-        shape = (max_loops, residents.size)
-        self._states = runner.state.new_empty((*shape, runner.state.shape[1]))
-        self._readouts = runner.empty_readout(max_loops * residents.size).view(*shape, -1)
+        shape, state = (max_loops, residents.size), runner.carried.state
+        self._states = state.new_empty((*shape, state.shape[1]))
+        self._readouts = runner.carried.empty_readout(max_loops * residents.size).view(*shape, -1)
         runner.residents.begin_first_tokens(residents)
 
     def observe(self, chunk: PrefillChunk, loop: int, met: BoolArray) -> None:
@@ -39,8 +41,8 @@ class Selection:
         if chunk.readout is not None:
             self._readouts[loop - 1].index_copy_(0, lines, chunk.last_rows(chunk.readout))
 
-    def first_tokens(self) -> tuple[IntArray, FloatArray, IntArray]:
-        """Tokens, their logprobs, and the loop each was read from."""
+    def first_tokens(self) -> tuple[Chosen, IntArray]:
+        """What was chosen, and the loop each token was read from."""
         res = self.runner.residents
         tokens, logprobs = np.zeros_like(self.residents), np.zeros(self.residents.size)
         needs_logits = np.array(
@@ -60,7 +62,9 @@ class Selection:
             # A floor may have put off what a rule asked for.
             undecided &= res.requested[self.residents] > loop
         self._restore_coda_rows(np.flatnonzero(last_read < self.max_loops))
-        return tokens, logprobs, self._picked()
+        # What was read last need not be what counts.
+        self.runner.put_tokens(self.residents, tokens)
+        return Chosen.known(tokens, logprobs), self._picked()
 
     def _record(self, residents: IntArray, loop: int, met: BoolArray) -> None:
         res = self.runner.residents
@@ -73,13 +77,11 @@ class Selection:
     def _read(self, lines: IntArray, loop: int) -> tuple[IntArray, FloatArray, BoolArray]:
         rows, at = self.residents[lines], self.runner.tensor(lines)
         self._place(rows, self._states[loop - 1][at], self._readouts[loop - 1][at])
-        return self.runner.coda(rows, prefill=True)
+        chosen = self.runner.coda(rows, prefill=True)
+        return *chosen.wait(), chosen.met()
 
     def _place(self, residents: IntArray, state: Tensor, readout: Tensor) -> None:
-        where = self.runner.tensor(residents)
-        self.runner.state.index_copy_(0, where, state)
-        if self.runner.readout is not None:
-            self.runner.readout.index_copy_(0, where, readout)
+        self.runner.carried.keep(self.runner.tensor(residents), state, readout)
 
     def _restore_coda_rows(self, lines: IntArray) -> None:
         if self.runner.model.dims.coda_layers and lines.size:

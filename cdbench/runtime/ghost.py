@@ -27,10 +27,16 @@ from cdbench.runtime.core import (
     RequestResult,
     Stage,
 )
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
+from cdbench.runtime.exit_tests import SignalWatch
+from cdbench.runtime.launch_contexts import NO_ROWS, LaunchContext, LaunchContexts
 from cdbench.runtime.residents import Residents
 from cdbench.runtime.results import Detokenize
-from cdbench.runtime.runner import NO_ROWS, LaunchContext, Runner
+from cdbench.runtime.runner import Runner
+
+FIRST_HELD = 16
+"""Tokens of a request that room is made for at first; then for twice as many as there are."""
 
 
 class GhostEngine(Engine):
@@ -52,20 +58,16 @@ class GhostEngine(Engine):
         super().__init__(model, config, detokenize=detokenize, clock=clock, observer=observer)
         self.signals = SignalLog(self.residents)
         self.ghosts = GhostRunner(self.runner)
-        self.runner.watch = self.ghosts.watch = self.signals.saw
+        self.watch_signals(self.signals.saw)
+        self.new_tokens.watch = self._run_out
 
-    def _take_tokens(
-        self,
-        rows: IntArray,
-        tokens: IntArray,
-        logprobs: FloatArray,
-        executed: IntArray,
-        requested: IntArray,
-    ) -> None:
+    def watch_signals(self, watch: SignalWatch) -> None:
+        """Have every signal told, those of ghost loops too."""
+        self.runner.tests.watch = self.ghosts.tests.watch = watch
+
+    def _run_out(self, rows: IntArray, tokens: IntArray, requested: IntArray) -> None:
         # The first moment at which these tokens are complete, and the last before the next ones.
-        later = rows[self.residents.outputs.count[rows] > 0]
-        self.ghosts.run_out(later)
-        super()._take_tokens(rows, tokens, logprobs, executed, requested)
+        self.ghosts.run_out(rows[self.residents.outputs.count[rows] > 0])
 
 
 class GhostRunner(Runner):
@@ -73,7 +75,8 @@ class GhostRunner(Runner):
 
     def __init__(self, live: Runner) -> None:
         super().__init__(live.model, live.cache, live.residents, live.clock, observer=None)
-        self.state, self.injection, self.readout = live.state, live.injection, live.readout
+        self.carried = live.carried
+        self.contexts = GhostContexts(self.cache, self.residents, self.device, self.dtype)
 
     def run_out(self, residents: IntArray) -> None:
         """Run these complete tokens up to R loops, for the signals alone."""
@@ -86,11 +89,15 @@ class GhostRunner(Runner):
                 self.coda(reading)
         res.loop[residents] = left_at
 
-    def _decode_context(self, stage: Stage, residents: IntArray, loops: IntArray) -> LaunchContext:
+
+class GhostContexts(LaunchContexts):
+    """Contexts that take no row."""
+
+    def decode(self, stage: Stage, residents: IntArray, loops: IntArray) -> LaunchContext:
         positions = self.residents.position[residents]
         cache = self.cache.stages.get(stage)
         if cache is None:
-            return LaunchContext(positions, loops, self.device, None, NO_ROWS, None)
+            return self.bare(positions, loops)
         slots = np.minimum(loops, cache.slots) - 1
         plan = GhostPlan(cache, residents, slots, positions, [], self.dtype)
         plan.own = torch.from_numpy(positions).to(self.device)
@@ -148,13 +155,20 @@ class SignalLog:
             if token == 0:
                 continue
             request = res.request(r)
-            if request.id not in self._values:
-                shape = (request.new_tokens, res.max_loops)
-                self._values[request.id] = np.full(shape, np.nan)
-                self._known[request.id] = np.zeros(request.new_tokens, np.int64)
+            known = self._known.get(request.id)
+            if known is None or token >= known.size:
+                self._grow(request.id, min(max(FIRST_HELD, 2 * token), request.new_tokens))
             loop = self._known[request.id][token]
             self._values[request.id][token, loop] = value
             self._known[request.id][token] += 1
+
+    def _grow(self, name: str, tokens: int) -> None:
+        """Make room for so many tokens of a request; how many will come, nobody knows."""
+        values, known = np.full((tokens, self._residents.max_loops), np.nan), np.zeros(tokens, int)
+        if name in self._known:
+            have = self._known[name].size
+            values[:have], known[:have] = self._values[name], self._known[name]
+        self._values[name], self._known[name] = values, known
 
     def of(self, result: RequestResult) -> FloatArray:
         """Signals ``[later tokens, R]`` of a finished request; NaN is what the rule computed.

@@ -1,14 +1,11 @@
-"""Looking one loop ahead: a small gate whose late decisions are on time, and who watches it.
+"""Looking one loop ahead: a small gate whose late decisions are on time.
 
 With exit lag 1 a plain rule ends every token one loop late. A gate that has seen the state after
 loop k *calls* an exit where it expects the rule to be met at loop k + 1, so that the late decision
-ends the token after that very loop; the earliest exit is depth 2. The rule's own signal is computed
-all the same and known one loop later: it ends, still one loop late, what the gate has missed, and
-says which calls were right.
-
-Every request is watched by its own calls alone. Once their recent precision falls below a floor,
-the request goes on with the plain rule at lag 1, which only ever loops more. No other request, no
-launch and no clock enter, so the schedule still changes nothing.
+ends the token after that very loop; the earliest exit is depth 2. A gate may have a second one
+beside it, a *pre-loop gate* on what the prelude gave, whose call ends the token after loop 1. The
+rule's own signal is computed all the same and known one loop later: it ends, still one loop late,
+what the gate has missed, and says which calls were right. ``foresight.py`` keeps account of that.
 
 Letters: T rows of a launch, D hidden size, K loops at which a gate may call, F = D + 1 inputs, H
 hidden units.
@@ -16,21 +13,21 @@ hidden units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cdbench.runtime.core import BoolArray, IntArray
+from cdbench.models.layers import at_least_float32
 
 GateKind = Literal["linear", "mlp"]
 
 FIRST_CALLED = 2
 """The earliest depth that a gate on the state after a loop can call."""
+FIRST_LOOP = 1
+"""The depth that a pre-loop gate can call."""
 LEAST_LOOPS = 3
 """R below which no exit can be called: the last loop ends every token by itself."""
 MOST_CLOSENESS = 1e6
@@ -42,8 +39,6 @@ PRECISION_FLOOR = 0.6
 """Defaults of ``Watch``. Were calls independent, a gate that is right in nine of ten would be given
 up in 1 % of requests of 60 calls; one that is right in half of them in nearly all, most of them
 after their first 8."""
-
-NO_GATE = -1
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class Gate:
 
     @property
     def inputs(self) -> int:
-        """F: the state's size and one."""
+        """F: the state's size and one, or that alone in a pre-loop gate."""
         return int(self.weights["weight" if self.kind == "linear" else "hidden"].shape[1])
 
     @property
@@ -107,12 +102,36 @@ class Gate:
         """
         dtype = signal_T.dtype
         x_TF = torch.cat([state_TD.to(dtype), closeness(signal_T, self.falls)[:, None]], dim=-1)
-        at_T = loops_T.clamp(max=self.loops) - 1
+        return self.logit(x_TF, loops_T.clamp(max=self.loops) - 1)
+
+    def logit(self, x_TF: Tensor, at_T: Tensor) -> Tensor:
+        """The same from all inputs, by the lines ``at_T`` of weights."""
         weights = {name: w.to(x_TF) for name, w in self.weights.items()}
         if self.kind == "linear":
             return (x_TF * weights["weight"][at_T]).sum(-1) + weights["bias"][at_T]
         hidden_TH = F.silu(x_TF @ weights["hidden"].T + weights["hidden_bias"][at_T])
         return (hidden_TH * weights["out"]).sum(-1) + weights["bias"][at_T]
+
+
+@dataclass(frozen=True, eq=False)
+class PreLoopGate:
+    """A gate of one loop on what the prelude gave: the injection, or the state where it has none.
+
+    It calls an exit after loop 1 where its probability is at least ``threshold``.
+    """
+
+    gate: Gate
+    threshold: float
+
+    def probability(self, prelude_TD: Tensor) -> Tensor:
+        """``[T]``, in float32 or better; a row's depends on that row alone."""
+        x_TD = at_least_float32(prelude_TD)
+        at_T = torch.zeros(len(x_TD), dtype=torch.int64, device=x_TD.device)
+        return torch.sigmoid(self.gate.logit(x_TD, at_T))
+
+    def calls(self, prelude_TD: Tensor) -> Tensor:
+        """Whether an exit after loop 1 is called, ``[T]`` bool; a NaN calls nothing."""
+        return self.probability(prelude_TD).double() >= self.threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,156 +151,20 @@ class Lookahead:
     source: str = "memory"
     sha256: str | None = None
     watch: Watch = Watch()
+    pre_loop: PreLoopGate | None = None
 
     def __str__(self) -> str:
-        return f"lookahead:{self.source}@{self.threshold:g}"
+        text = f"lookahead:{self.source}@{self.threshold:g}"
+        if self.pre_loop is None:
+            return text
+        return f"{text} (before loop 1 @{self.pre_loop.threshold:g})"
+
+    @property
+    def earliest(self) -> int:
+        """The earliest depth that it can call."""
+        return FIRST_CALLED if self.pre_loop is None else FIRST_LOOP
 
     def calls(self, state_TD: Tensor, signal_T: Tensor, loops_T: Tensor) -> Tensor:
         """Whether an exit after the next loop is called, ``[T]`` bool; a NaN calls nothing."""
         score_T = self.gate.score(state_TD, signal_T, loops_T)
         return torch.sigmoid(score_T).double() >= self.threshold
-
-
-class Foresight:
-    """What gates called for each resident's token in flight, and how its request's calls went.
-
-    One line per resident, as everything that the hot path touches.
-    """
-
-    def __init__(self, capacity: int, max_loops: int) -> None:
-        self.max_loops = max_loops
-        self.gates: list[Lookahead] = []
-        self.gate = np.full(capacity, NO_GATE, np.int64)
-        self.asking = np.zeros(capacity, np.bool_)
-        """Whether the token in flight is looked ahead for."""
-        self.called = np.zeros(capacity, np.int64)
-        """The depth called for it; 0 as long as none is."""
-        self.fallen_back = np.zeros(capacity, np.bool_)
-        self.outcomes = np.zeros((capacity, 1), np.int8)
-        """Of the last calls, in a ring: 1 right, −1 wrong, 0 none yet."""
-        self.known = np.zeros(capacity, np.int64)
-        """Calls whose outcome is known."""
-        self.window = np.ones(capacity, np.int64)
-        self.floor = np.zeros(capacity)
-        self.least_calls = np.ones(capacity, np.int64)
-
-    @property
-    def any(self) -> bool:
-        """Whether any request so far had a gate: where none has, nothing need be looked at."""
-        return bool(self.gates)
-
-    def admit(self, r: int, lookahead: Lookahead | None) -> None:
-        """Begin to watch a request, or say that it has no gate."""
-        self.gate[r] = NO_GATE
-        self.asking[r] = False
-        if lookahead is None:
-            return
-        if lookahead not in self.gates:
-            self.gates.append(lookahead)
-        watch = lookahead.watch
-        self._hold(watch.window)
-        self.gate[r] = self.gates.index(lookahead)
-        self.called[r] = self.known[r] = 0
-        self.fallen_back[r] = False
-        self.outcomes[r] = 0
-        self.window[r], self.floor[r] = watch.window, watch.floor
-        self.least_calls[r] = watch.least_calls
-
-    def start_tokens(self, residents: IntArray) -> None:
-        """Before loop 1 of the residents' next tokens."""
-        self.called[residents] = 0
-        self.asking[residents] = (self.gate[residents] != NO_GATE) & ~self.fallen_back[residents]
-
-    def calls(
-        self, residents: IntArray, loops: IntArray, state_TD: Tensor, signal_T: Tensor
-    ) -> BoolArray:
-        """Whose gate calls an exit after the next loop; ``loops`` are those just run.
-
-        No gate is asked once it has called, nor where only the last loop is left.
-        """
-        called = np.zeros(residents.size, np.bool_)
-        for lookahead, mask in self._asked(residents, loops):
-            rows = np.flatnonzero(mask)
-            at = torch.from_numpy(rows).to(state_TD.device)
-            loops_T = torch.from_numpy(loops[rows]).to(state_TD.device)
-            said = lookahead.calls(
-                state_TD.index_select(0, at), signal_T.index_select(0, at), loops_T
-            )
-            called[rows] = said.cpu().numpy()
-        return called
-
-    def settle(self, residents: IntArray, loops: IntArray, right: BoolArray) -> None:
-        """Once the rule's tests after ``loops`` are known: how the calls for them went.
-
-        ``right`` says whether the rule has asked for an exit by then.
-        """
-        due = self.called[residents] == loops
-        if not np.count_nonzero(due):
-            return
-        rows = residents[due]
-        place = self.known[rows] % self.window[rows]
-        self.outcomes[rows, place] = np.where(right[due], 1, -1)
-        self.known[rows] += 1
-        self.fallen_back[rows] |= self._precision_is_low(rows)
-
-    def asked_depths(self, residents: IntArray, loops: IntArray, requested: IntArray) -> IntArray:
-        """What the rule asked for, of complete tokens; ``requested`` beyond R: it never did.
-
-        A token that a call ended and the rule had not is asked at least one loop more of: how many,
-        this run's signals do not say.
-        """
-        early = (self.called[residents] == loops) & (requested > loops) & (loops < self.max_loops)
-        depths: IntArray = np.minimum(requested, loops) + early
-        return depths
-
-    def predicted(self, residents: IntArray) -> IntArray:
-        """The depth called for each complete token: R where none was, 0 where none was asked."""
-        called = self.called[residents]
-        depths: IntArray = np.where(called > 0, called, self.max_loops)
-        return np.where(self.asking[residents], depths, 0)
-
-    def save(self, r: int) -> dict[str, Any]:
-        """A resident's lines, to be restored under another number."""
-        return {name: getattr(self, name)[r].copy() for name in _LINES}
-
-    def restore(self, r: int, saved: dict[str, Any]) -> None:
-        """Put saved lines under the number that a request now has."""
-        for name, value in saved.items():
-            array = getattr(self, name)
-            if array.ndim > 1:
-                array[r] = 0
-                array[r, : value.size] = value
-            else:
-                array[r] = value
-
-    def _asked(self, residents: IntArray, loops: IntArray) -> Iterator[tuple[Lookahead, BoolArray]]:
-        asked = self.asking[residents] & (self.called[residents] == 0)
-        asked &= loops < self.max_loops - 1
-        gates = self.gate[residents]
-        for index in np.unique(gates[asked]):
-            yield self.gates[int(index)], asked & (gates == index)
-
-    def _precision_is_low(self, rows: IntArray) -> BoolArray:
-        outcomes = self.outcomes[rows]
-        known = np.count_nonzero(outcomes, axis=1)
-        right = np.count_nonzero(outcomes > 0, axis=1)
-        low: BoolArray = (right < self.floor[rows] * known) & (known >= self.least_calls[rows])
-        return low
-
-    def _hold(self, window: int) -> None:
-        have = self.outcomes.shape[1]
-        if window > have:
-            self.outcomes = np.pad(self.outcomes, ((0, 0), (0, window - have)))
-
-
-_LINES = (
-    "gate",
-    "asking",
-    "called",
-    "fallen_back",
-    "outcomes",
-    "known",
-    "window",
-    "floor",
-    "least_calls",
-)

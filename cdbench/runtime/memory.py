@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
+from cdbench.runtime.cache_shape import StageRows
 from cdbench.runtime.core import IntArray, Request, Stage
-from cdbench.runtime.kv_cache import KVCache, StageRows
+from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.prefix_cache import Prefix
 from cdbench.runtime.residents import Residents, SavedResident
 from cdbench.runtime.runner import Runner
@@ -71,6 +72,8 @@ class Memory:
         self.host_bytes = host_bytes
         self.preempted: deque[Preempted] = deque()
         self.counters = MemoryCounters()
+        self.settle: Callable[[], None] = lambda: None
+        """Has what launches have yet to say of the residents written down, before one is moved."""
 
     # Admission.
 
@@ -184,6 +187,7 @@ class Memory:
 
     def _preempt(self, resident: int, launch: Launch) -> Launch:
         """Move a resident to host memory, out of the launch or out of the schedule's queues."""
+        self.settle()
         mine = launch.residents == resident
         if mine.any():
             launch = replace(launch, residents=launch.residents[~mine])
@@ -193,7 +197,7 @@ class Memory:
         count = self.counters
         count.preemptions += 1
         count.mid_token += int(self.residents.loop[resident] > 0)
-        carried = self.runner.save(resident)
+        carried = self.runner.carried.save(resident)
         gone = Preempted(self.residents.save(resident), self.cache.save(resident), carried, place)
         # Whoever was preempted earlier is younger still.
         self.preempted.appendleft(gone)
@@ -217,7 +221,7 @@ class Memory:
             self.preempted.popleft()
             resident = self.residents.restore(back.resident)
             self.cache.restore(resident, back.rows)
-            self.runner.restore(resident, back.carried)
+            self.runner.carried.restore(resident, back.carried)
             self.schedule.enter(np.array([resident]), back.place)
 
     def withdraw(self, request_id: str) -> Preempted | None:

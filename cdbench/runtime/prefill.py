@@ -17,9 +17,11 @@ import numpy as np
 import torch
 
 from cdbench.runtime.attention.sdpa import Segment
-from cdbench.runtime.core import BoolArray, FloatArray, IntArray
+from cdbench.runtime.core import BoolArray, IntArray
 from cdbench.runtime.first_token import Selection
-from cdbench.runtime.runner import PrefillChunk, Runner
+from cdbench.runtime.prompt_launches import PrefillChunk, PromptLaunches
+from cdbench.runtime.readback import Chosen, LoopTests
+from cdbench.runtime.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,7 @@ class FirstTokens:
     """
 
     residents: IntArray
-    tokens: IntArray
-    logprobs: FloatArray
+    chosen: Chosen
     depths: IntArray
 
 
@@ -63,6 +64,7 @@ class PrefillJob:
         self.order = sorted(prompts, key=lambda r: (prompts[r].size, r))
         self.prompts = prompts
         self.runner = runner
+        self.launches = PromptLaunches(runner)
         self.max_loops = max_loops
         self.result: FirstTokens | None = None
         spans = [(r, (starts or {}).get(r, 0), prompts[r].size) for r in self.order]
@@ -88,18 +90,18 @@ class PrefillJob:
         """Whether the launch that comes next is a core launch, which decode rows can share."""
         return bool(self._left) and self._left[0].loop is not None
 
-    def ride(self, rows: IntArray) -> BoolArray:
+    def ride(self, rows: IntArray) -> LoopTests:
         """Run the step that comes next in one core launch with these decode rows.
 
-        True where a decode row's rule is met, as ``Runner.core`` has it. ``may_ride`` must hold.
+        Answers what is seen of the decode rows, as ``Runner.core`` does. ``may_ride`` must hold.
         """
         step = self._left.popleft()
         assert step.chunk is not None
         assert step.loop is not None, "only a step at a loop may ride"
         watch = self.selection is not None
-        met, chunk_met = self.runner.core_with_chunk(rows, step.chunk, step.loop, watch)
+        tests, chunk_met = self.launches.core_with_decode(rows, step.chunk, step.loop, watch)
         self._observe(step.chunk, step.loop, chunk_met)
-        return met
+        return tests
 
     def _chunk(self, segments: list[Segment]) -> PrefillChunk:
         ids = np.concatenate(
@@ -113,19 +115,19 @@ class PrefillJob:
         return PrefillChunk(segments, ids, last[ends], who[ends])
 
     def _steps(self) -> Iterator[_Step]:
-        runner, selects = self.runner, self.selection is not None
+        launches, selects = self.launches, self.selection is not None
         for chunk in self.chunks:
-            yield _Step(partial(runner.prefill_prelude, chunk, select_first=selects), chunk)
+            yield _Step(partial(launches.prelude, chunk, select_first=selects), chunk)
         for loop in range(1, self.max_loops + 1):
             for chunk in self.chunks:
                 yield _Step(partial(self._core, chunk, loop), chunk, loop)
-        if runner.model.dims.coda_layers:
+        if self.runner.model.dims.coda_layers:
             for chunk in self.chunks:
-                yield _Step(partial(runner.prefill_coda, chunk), chunk)
+                yield _Step(partial(launches.coda, chunk), chunk)
         yield _Step(self._finish)
 
     def _core(self, chunk: PrefillChunk, loop: int) -> None:
-        met = self.runner.prefill_core(chunk, loop, watch=self.selection is not None)
+        met = self.launches.core(chunk, loop, watch=self.selection is not None)
         self._observe(chunk, loop, met)
 
     def _observe(self, chunk: PrefillChunk, loop: int, met: BoolArray) -> None:
@@ -136,7 +138,7 @@ class PrefillJob:
         if not self.runner.model.dims.coda_layers:
             # The coda runs for the last positions alone; what was gathered of the loops is its.
             for chunk in self.chunks:
-                self.runner.prefill_coda(chunk)
+                self.launches.coda(chunk)
         self.result = self._first_tokens()
 
     def _first_tokens(self) -> FirstTokens:
@@ -145,7 +147,7 @@ class PrefillJob:
         full = np.full_like(self.residents, self.max_loops)
         rows = np.concatenate([chunk.residents for chunk in self.chunks])
         hidden = torch.cat([chunk.last_rows() for chunk in self.chunks])
-        return FirstTokens(rows, *self.runner.first_tokens(rows, hidden), full)
+        return FirstTokens(rows, self.launches.first_tokens(rows, hidden), full)
 
 
 def cut(spans: list[tuple[int, int, int]], chunk_tokens: int) -> list[list[Segment]]:

@@ -12,22 +12,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cdbench.models.base import ModelDims
-from cdbench.runtime.core import BoolArray, ExitPolicy, FloatArray, IntArray, Request
-from cdbench.runtime.exits import RULES, ExitRule, Needs
-from cdbench.runtime.lookahead import FIRST_CALLED, Foresight
-from cdbench.runtime.sampling import stream_key
+from cdbench.runtime.core import BoolArray, IntArray, Request
+from cdbench.runtime.foresight import Foresight
+from cdbench.runtime.outputs import Outputs, widened
+from cdbench.runtime.readback import put, to_device
+from cdbench.runtime.request_lines import (
+    FULL_MASS,
+    NO_STOP,
+    NOT_FORCED,
+    write_policy,
+    write_sampling,
+    write_scripts,
+)
+from cdbench.runtime.rule_memory import RuleMemory
 
-NOT_FORCED = -1
-NO_STOP = -1
 LINES = {
     "age": 0,
     "admitted_s": 0,
-    "token": 0,
     "position": 0,
     "loop": 0,
     "exit_at": 0,
@@ -38,8 +43,8 @@ LINES = {
     "lag": 0,
     "min_loops": 0,
     "limit": 0,
-    "_threshold": 0,
-    "_halt_at": 0,
+    "host_threshold": 0,
+    "host_halt_at": 0,
     "temperature": 0,
     "top_k": 0,
     "top_p": 0,
@@ -50,13 +55,8 @@ LINES = {
     "scripted_depth": 0,
 }
 """The arrays with a line per resident, and what pads a line of those that can widen."""
-OUTPUTS = ("tokens", "executed", "requested", "logprobs", "token_s", "predicted")
 UNASKED = np.iinfo(np.int64).max
 """A depth no token reaches: the rule has not asked for an exit."""
-RULE_LIST: list[ExitRule] = list(RULES.values())
-RULE_INDEX = {rule.name: i for i, rule in enumerate(RULE_LIST)}
-FULL_MASS = 1.0
-"""Halting mass at which a readout is complete, but under rule ``act``, whose threshold it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,55 +70,11 @@ class SavedResident:
     foresight: dict[str, Any]
 
 
-@dataclass
-class Outputs:
-    """What each resident has produced, ``[residents, tokens]``; ``count`` entries are filled.
-
-    ``predicted`` has the depths that lookahead gates called, 0 where none was asked.
-    """
-
-    count: IntArray
-    tokens: IntArray
-    executed: IntArray
-    requested: IntArray
-    logprobs: FloatArray
-    token_s: FloatArray
-    predicted: IntArray
-
-    @staticmethod
-    def empty(residents: int, tokens: int) -> Outputs:
-        shape = (residents, tokens)
-        return Outputs(
-            np.zeros(residents, np.int64),
-            np.zeros(shape, np.int64),
-            np.zeros(shape, np.int64),
-            np.zeros(shape, np.int64),
-            np.zeros(shape, np.float64),
-            np.zeros(shape, np.float64),
-            np.zeros(shape, np.int64),
-        )
-
-    def append(
-        self,
-        residents: IntArray,
-        tokens: IntArray,
-        executed: IntArray,
-        requested: IntArray,
-        logprobs: FloatArray,
-        now_s: float,
-    ) -> None:
-        count = self.count[residents]
-        at = residents * self.tokens.shape[1] + count
-        self.tokens.reshape(-1)[at] = tokens
-        self.executed.reshape(-1)[at] = executed
-        self.requested.reshape(-1)[at] = requested
-        self.logprobs.reshape(-1)[at] = logprobs
-        self.token_s.reshape(-1)[at] = now_s
-        self.count[residents] = count + 1
-
-
 class Residents:
-    """Per-resident state of admitted requests and of the one token each has in flight."""
+    """Per-resident state of admitted requests and of the one token each has in flight.
+
+    Signals are kept in ``signal_dtype``, readouts that a rule remembers in ``logits_dtype``.
+    """
 
     def __init__(
         self,
@@ -127,6 +83,7 @@ class Residents:
         dims: ModelDims,
         device: torch.device,
         signal_dtype: torch.dtype,
+        logits_dtype: torch.dtype | None = None,
     ) -> None:
         self.capacity = capacity
         self.max_loops = max_loops
@@ -139,7 +96,6 @@ class Residents:
         """Order of admission: the oldest has the smallest. Kept while a request is away."""
         self._admissions = 0
         # The token in flight.
-        self.token = np.zeros(capacity, np.int64)
         self.position = np.zeros(capacity, np.int64)
         self.loop = np.zeros(capacity, np.int64)
         self.exit_at = np.zeros(capacity, np.int64)
@@ -151,13 +107,13 @@ class Residents:
         self.lag = np.zeros(capacity, np.int64)
         self.min_loops = np.ones(capacity, np.int64)
         self.limit = np.zeros(capacity, np.int64)
-        self._threshold = np.zeros(capacity)
-        self.threshold = torch.from_numpy(self._threshold).to(device)
-        self._halt_at = np.full(capacity, FULL_MASS)
-        self.halt_at = torch.from_numpy(self._halt_at).to(device)
-        self.memories: dict[int, Tensor] = {}
-        """By rule index, what it remembers of each resident; made when a rule first comes."""
-        self._memory_starts: dict[int, Tensor] = {}
+        self.host_threshold = np.zeros(capacity)
+        self.threshold = torch.from_numpy(self.host_threshold).to(device)
+        self.host_halt_at = np.full(capacity, FULL_MASS)
+        self.halt_at = torch.from_numpy(self.host_halt_at).to(device)
+        self.memories = RuleMemory(
+            capacity, dims, device, signal_dtype, logits_dtype or signal_dtype
+        )
         self.foresight = Foresight(capacity, max_loops)
         # Sampling and stopping.
         self.temperature = np.zeros(capacity)
@@ -198,21 +154,19 @@ class Residents:
         self.age[r] = self._admissions
         self.limit[r] = request.new_tokens
         self._hold_tokens(int(self.limit[r]))
-        self._set_policy(r, request.exit)
-        self._set_sampling(r, request)
-        self._set_scripts(r, request)
+        write_policy(self, r, request.exit)
+        write_sampling(self, r, request)
+        write_scripts(self, r, request)
         self.outputs.count[r] = 0
         return r
 
     def save(self, r: int) -> SavedResident:
         """Copy a resident's lines and free its number."""
-        memory = self.memories.get(int(self.rule[r]))
-        count = int(self.outputs.count[r])
         saved = SavedResident(
             self.request(r),
             {name: getattr(self, name)[r].copy() for name in LINES},
-            {name: getattr(self.outputs, name)[r, :count].copy() for name in OUTPUTS},
-            None if memory is None else memory[r].to("cpu", copy=True),
+            self.outputs.save(r),
+            self.memories.save(r, int(self.rule[r])),
             self.foresight.save(r),
         )
         self.free(r)
@@ -230,11 +184,8 @@ class Residents:
                 array[r, : value.size] = value
             else:
                 array[r] = value
-        for name, values in saved.outputs.items():
-            getattr(self.outputs, name)[r, : values.size] = values
-        self.outputs.count[r] = saved.outputs["tokens"].size
-        if saved.memory is not None:
-            self.memories[int(self.rule[r])][r] = saved.memory.to(self.device)
+        self.outputs.restore(r, saved.outputs)
+        self.memories.restore(r, int(self.rule[r]), saved.memory)
         self.foresight.restore(r, saved.foresight)
         self.upload()
         return r
@@ -242,8 +193,8 @@ class Residents:
     def upload(self) -> None:
         """Bring what admission wrote to the device, once for all that were admitted together."""
         if self.device.type != "cpu":
-            self.threshold.copy_(torch.from_numpy(self._threshold))
-            self.halt_at.copy_(torch.from_numpy(self._halt_at))
+            put(self.threshold, self.host_threshold)
+            put(self.halt_at, self.host_halt_at)
 
     def free(self, resident: int) -> None:
         self.requests[resident] = None
@@ -277,27 +228,30 @@ class Residents:
         for r in residents:
             self.position[r] = len(self.request(int(r)).prompt) - 1
         self.start_token(residents)
-        self.forget(torch.from_numpy(residents).to(self.device))
-
-    def forget(self, residents_T: Tensor) -> None:
-        """Reset what exit rules remember of these residents, on the device, before loop 1."""
-        for index, memory in self.memories.items():
-            memory[residents_T] = self._memory_starts[index]
+        self.memories.forget(to_device(residents, self.device))
 
     def decide(self, residents: IntArray, met: BoolArray) -> BoolArray:
-        """Record the tests on a signal after the current loop, and say who has now exited.
+        """Record the tests on a signal after the current loop, and say who has now exited."""
+        self.record(residents, self.loop[residents], met)
+        return self.exited(residents)
+
+    def exited(self, residents: IntArray) -> BoolArray:
+        """Whose token leaves after the loop it has just run, by what is recorded of it so far."""
+        exited: BoolArray = self.loop[residents] >= self.exit_at[residents]
+        return exited
+
+    def record(self, residents: IntArray, loops: IntArray, met: BoolArray) -> None:
+        """Record the tests on the signals after ``loops``, which may be known a loop later.
 
         With lag L a decision may be taken at loop k where k + L reaches the floor on the executed
         depth; what the rule would execute at lag 0 is recorded beside it.
         """
         if np.count_nonzero(met):
-            self._record_met(residents[met])
-        exited: BoolArray = self.loop[residents] >= self.exit_at[residents]
-        return exited
+            self._record_met(residents[met], loops[met])
 
-    def _record_met(self, residents: IntArray) -> None:
+    def _record_met(self, residents: IntArray, loops: IntArray) -> None:
         # At lag 0 without a floor the rule asks for this loop and the token leaves after it.
-        asked = leaves = self.loop[residents]
+        asked = leaves = loops
         if self.any_delay:
             floor, leaves = self.min_loops[residents], asked + self.lag[residents]
             asked = np.where(asked >= floor, asked, UNASKED)
@@ -306,24 +260,6 @@ class Residents:
         # A scripted token goes on as its script has it.
         leaves = np.where(self.is_scripted[residents], UNASKED, leaves)
         self.exit_at[residents] = np.minimum(self.exit_at[residents], leaves)
-
-    def look_ahead(self, residents: IntArray, calls: BoolArray) -> None:
-        """Take the gates' calls for the next loop, once the tests after this one are recorded.
-
-        A call counts where the next loop reaches the floor and the rule has not asked by itself,
-        at a depth that a gate could have called.
-        """
-        foresight, loop = self.foresight, self.loop[residents]
-        asked = self.requested[residents] <= loop
-        foresight.settle(residents, loop, asked)
-        late = asked & (loop >= FIRST_CALLED)
-        calls = calls & ~late & (loop + 1 >= self.min_loops[residents])
-        called = residents[calls]
-        if called.size:
-            depth = loop[calls] + 1
-            foresight.called[called] = depth
-            leaves = np.where(self.is_scripted[called], UNASKED, depth)
-            self.exit_at[called] = np.minimum(self.exit_at[called], leaves)
 
     def keep_predictions(self, residents: IntArray) -> None:
         """Keep, beside the last outputs, what gates called for the tokens that led to them."""
@@ -348,75 +284,11 @@ class Residents:
         depths: IntArray = np.minimum(requested, loop)
         return depths
 
-    def uses(self, residents: IntArray) -> list[tuple[int, BoolArray | None]]:
-        """The rules among these residents, by index, each with its mask (None: all of them)."""
-        rules = self.rule[residents]
-        if np.count_nonzero(rules == rules[0]) == rules.size:
-            return [(int(rules[0]), None)]
-        return [(int(i), rules == i) for i in np.unique(rules)]
-
-    def _set_policy(self, r: int, policy: ExitPolicy) -> None:
-        rule = RULES[policy.rule]
-        self.rule[r] = RULE_INDEX[policy.rule]
-        self.reads_out[r] = rule.needs is Needs.LOGITS
-        self.any_reads_out |= rule.needs is Needs.LOGITS
-        self.lag[r] = policy.lag
-        self.min_loops[r] = policy.min_loops
-        self.any_delay |= policy.lag > 0 or policy.min_loops > 1
-        self._threshold[r] = policy.threshold if policy.threshold is not None else 0.0
-        self._halt_at[r] = FULL_MASS
-        if rule.needs is Needs.HALTING and policy.threshold is not None:
-            self._halt_at[r] = policy.threshold
-        self._remember(int(self.rule[r]), rule)
-        self.foresight.admit(r, policy.lookahead)
-
-    def _remember(self, index: int, rule: ExitRule) -> None:
-        """Make room for what a rule remembers, the first time that one of its requests comes."""
-        start = rule.memory_start(self.dims).to(self.device, self.signal_dtype)
-        if start.numel() and index not in self.memories:
-            self._memory_starts[index] = start
-            self.memories[index] = start.repeat(self.capacity, 1)
-
-    def _set_sampling(self, r: int, request: Request) -> None:
-        params = request.sampling
-        self.temperature[r], self.top_k[r], self.top_p[r] = (
-            params.temperature,
-            params.top_k,
-            params.top_p,
-        )
-        self.stream[r] = stream_key(request.id, params.seed)
-        stops = set() if request.ignore_eos or request.force is not None else request.stop_ids
-        self.has_stop_strings[r] = bool(request.stop_strings) and request.force is None
-        if len(stops) > self.stop_ids.shape[1]:
-            self.stop_ids = _widened(self.stop_ids, len(stops), NO_STOP)
-        self.stop_ids[r] = NO_STOP
-        self.stop_ids[r, : len(stops)] = sorted(stops)
-        self.any_stop_ids |= bool(stops)
-        self.any_stop_strings |= bool(self.has_stop_strings[r])
-
-    def _set_scripts(self, r: int, request: Request) -> None:
-        self.forced[r] = NOT_FORCED
-        self.scripted_depth[r] = 0
-        if request.force is not None:
-            self.forced[r, : len(request.force)] = request.force
-        if request.replay_depths is not None:
-            self.scripted_depth[r, : len(request.replay_depths)] = request.replay_depths
-        elif request.exit.rule == "fixed":
-            self.scripted_depth[r] = max(request.exit.depth or 0, request.exit.min_loops)
-
     def _hold_tokens(self, tokens: int) -> None:
         have = self.forced.shape[1]
         if tokens <= have:
             return
         width = max(tokens, 2 * have)
-        self.forced = _widened(self.forced, width, NOT_FORCED)
-        self.scripted_depth = _widened(self.scripted_depth, width, 0)
-        out = self.outputs
-        for name in OUTPUTS:
-            setattr(out, name, _widened(getattr(out, name), width, 0))
-
-
-def _widened(array: npt.NDArray[Any], width: int, fill: int) -> npt.NDArray[Any]:
-    wider = np.full((array.shape[0], width), fill, array.dtype)
-    wider[:, : array.shape[1]] = array
-    return wider
+        self.forced = widened(self.forced, width, NOT_FORCED)
+        self.scripted_depth = widened(self.scripted_depth, width, 0)
+        self.outputs.hold(width)

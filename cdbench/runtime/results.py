@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cdbench.runtime.cache_shape import CacheShape
 from cdbench.runtime.core import FinishReason, FloatArray, IntArray, Request, RequestResult
-from cdbench.runtime.kv_cache import CacheShape, KVCache
+from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.residents import Residents, SavedResident
 
 Detokenize = Callable[[list[int]], str]
@@ -101,6 +102,12 @@ def ended(
         token_s=out.token_s[r, :n].copy(),
         predicted=out.predicted[r, :n].copy(),
     )
+
+
+def completed(gone: Ended, token: int, logprob: float, token_s: float, finish_s: float) -> Ended:
+    """The same with its last token, which was not known when the resident left."""
+    gone.tokens[-1], gone.logprobs[-1], gone.token_s[-1] = token, logprob, token_s
+    return replace(gone, finish_s=finish_s)
 
 
 def withdrawn(saved: SavedResident, now_s: float) -> Ended:

@@ -2,7 +2,8 @@
 
 A *row* holds the K and V of one token in one slot, for all layers of the stage. Row 0 is never
 written: it is what unused table entries point at, so that padding reads zeros and not another
-request's numbers.
+request's numbers. One row more lies behind all others, the *scratch row*: rows that only fill up a
+launch write there, and nobody reads it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ class RowPool:
         self._row_shape = (2, dims.kv_heads, dims.head_dim)
         self.row_bytes = row_bytes(layers, dims, dtype)
         self.layers = [
-            torch.zeros((1, *self._row_shape), dtype=dtype, device=device) for _ in range(layers)
+            torch.zeros((2, *self._row_shape), dtype=dtype, device=device) for _ in range(layers)
         ]
         self._free: IntArray = np.empty(0, dtype=np.int64)
         self.free_count = 0
         self.rows = 0
         self.peak_rows_in_use = 0
+
+    @property
+    def scratch_row(self) -> int:
+        """Where rows that only fill up a launch write."""
+        return self.rows + 1
 
     @property
     def rows_in_use(self) -> int:
@@ -46,8 +52,9 @@ class RowPool:
         free[fresh.size : fresh.size + self.free_count] = self._free[: self.free_count]
         self._free, self.free_count = free, self.free_count + fresh.size
         for i, layer in enumerate(self.layers):
-            larger = layer.new_zeros((rows + 1, *self._row_shape))
-            larger[: layer.shape[0]] = layer
+            larger = layer.new_zeros((rows + 2, *self._row_shape))
+            # All but the scratch row, which is now another one.
+            larger[: self.rows + 1] = layer[: self.rows + 1]
             self.layers[i] = larger
         self.rows = rows
 

@@ -64,6 +64,9 @@ class RepeatEnvironment(Record):
     wall_s: float = Field(gt=0, description="between the two readings")
     cpu: CpuEnvironment = Field(default_factory=CpuEnvironment)
     gpu: GpuEnvironment | None = Field(None, description="null where the model ran on the CPU")
+    captures: int | None = Field(
+        None, description="launches captured meanwhile, under engine.graphs; null without"
+    )
 
 
 class Spread(Record):

@@ -3,9 +3,12 @@
 A recording is one safetensors file. Its header holds this document under ``document``; its tensors
 are ``states`` ``[later tokens, R − 1, D]`` (float32, after loop k in place k − 1), ``signals``
 ``[later tokens, R]`` (the rule's, after loop k in place k − 1) and ``offsets`` ``[requests + 1]``
-(request i has lines ``offsets[i]`` to ``offsets[i + 1] − 1``, its later tokens in order).
+(request i has lines ``offsets[i]`` to ``offsets[i + 1] − 1``, its later tokens in order); where a
+pre-loop gate can be fitted on it, also ``preludes`` ``[later tokens, D]`` (float32, what the
+prelude gave: the injection, or the state where the model has none).
 
-A gate is a directory: its tensors in ``lookahead.safetensors``, all else in ``lookahead.json``.
+A gate is a directory: its tensors in ``lookahead.safetensors``, all else in ``lookahead.json``. The
+tensors of a pre-loop gate stand in the same file under ``before.``.
 """
 
 from __future__ import annotations
@@ -50,6 +53,9 @@ class StateRecording(Record):
     workload_hash: str
     source: str = Field(description="workload.source of the run")
     tokens: int = Field(ge=0, description="later tokens: lines of the tensors")
+    pre_loop: bool = Field(
+        False, description="what the prelude gave is there, and tokens could leave after loop 1"
+    )
     arrays_sha256: str = Field(description="over the bytes of the tensors, in the order of names")
     seconds: float = Field(ge=0, description="that the run took, ghost loops included")
     config: dict[str, JsonValue] = Field(description="the resolved configuration")
@@ -60,7 +66,7 @@ class StateRecording(Record):
 class LoopFigures(Record):
     """How calls after one loop went."""
 
-    loop: int = Field(ge=1, description="after which the gate was asked")
+    loop: int = Field(ge=0, description="after which the gate was asked; 0: the pre-loop gate")
     asked: int
     called: int
     right: int = Field(description="calls of an exit that the rule asks for after the next loop")
@@ -74,7 +80,9 @@ class GateFigures(Record):
     tokens: int
     precision: Measure = Field(description="right calls / calls")
     recall: Measure = Field(description="right calls / exits that the rule asks for before R")
-    exact: Measure = Field(description="share of tokens at exactly the rule's depth, floor 2")
+    exact: Measure = Field(
+        description="share of tokens at exactly the rule's depth, at least the earliest called"
+    )
     depth_error: Measure = Field(description="mean |executed − the rule's depth|, in loops")
     token_loops: int = Field(description="executed with the gate, lag 1")
     token_loops_lag0: int = Field(description="executed by the rule at lag 0 with the same floor")
@@ -114,6 +122,16 @@ class Calibration(Record):
         description="expected calibration error over tenths, on the held-out part"
     )
     reliability: list[ReliabilityBin] = Field(default_factory=list)
+
+
+class PreLoopFigures(Record):
+    """The pre-loop gate of a gate: its calls end a token after loop 1."""
+
+    threshold: float = Field(gt=0, le=1, description="probability from which an exit is called")
+    parameters: int
+    flops_per_row: float = Field(description="of one token: counted in F_p")
+    due: dict[str, int] = Field(description="tokens that the rule asks to leave after loop 1")
+    calibration: Calibration
 
 
 class GateTraining(Record):
@@ -161,6 +179,9 @@ class GateDocument(Record):
     watch: GateWatch
     calibration: Calibration
     trained_on: GateTraining
+    pre_loop: PreLoopFigures | None = Field(
+        None, description="the gate on what the prelude gave; null without one"
+    )
     held_out: GateFigures
     manifest: Manifest
 

@@ -109,6 +109,9 @@ class RepeatRecord(Record):
     price_per_hour: Measure = None
     energy_j: Measure = Field(None, description="of the device over the timed region")
     peak_device_bytes: int | None = Field(None, description="most memory in tensors on the device")
+    earliest_call: int = Field(
+        2, ge=1, description="least depth that a gate that looks ahead could call"
+    )
     facts: ModeFacts
     environment: JsonValue = Field(None, description="the machine while it ran, where watched")
 
@@ -143,6 +146,7 @@ class RepeatRecord(Record):
             price_per_hour=trace.price_per_hour,
             energy_j=trace.energy_j,
             peak_device_bytes=trace.peak_device_bytes,
+            earliest_call=trace.earliest_call,
             facts=facts,
             environment=environment,
         )
@@ -173,6 +177,7 @@ class RepeatRecord(Record):
             price_per_hour=self.price_per_hour,
             energy_j=self.energy_j,
             peak_device_bytes=self.peak_device_bytes,
+            earliest_call=self.earliest_call,
         )
 
 

@@ -48,6 +48,12 @@ class ModelFacts(Record):
     kv_layout: str
     dtype: str
     device: str
+    attention: str | None = Field(
+        None, description="attention backend of decode launches; null in results that lack it"
+    )
+    compile_s: Measure = Field(
+        None, description="that torch.compile took before anything ran; null: not compiled"
+    )
     random_weights_seed: int | None = None
     notes: list[str] = Field(default_factory=list)
 

@@ -30,6 +30,8 @@ class StageKey(Record):
     torch_version: str
     threads: int = Field(description="of one operation, as torch has it")
     attention: str = Field(description="attention backend")
+    compiled: bool = Field(False, description="whether the stages ran through torch.compile")
+    graphs: bool = Field(False, description="whether decode launches were captured")
     dtype: str
     kv_layout: str
     device: str = Field(description="name of the GPU, or model of the CPU")

@@ -12,6 +12,7 @@ from cdbench import manifest
 from cdbench.bench.plan import Plan
 from cdbench.machine.unchanged import sha256_file, source_sha256
 from cdbench.models.base import dtype_name
+from cdbench.runtime.attention.backends import choose_backend
 from cdbench.runtime.core import ExitPolicy
 from cdbench.schema.stages import StageKey
 
@@ -26,7 +27,9 @@ def stage_key(plan: Plan) -> StageKey:
         code_version=source_sha256(parts=TIMED_PACKAGES),
         torch_version=torch.__version__,
         threads=torch.get_num_threads(),
-        attention=plan.config.engine.attention.replace("auto", "sdpa"),
+        attention=choose_backend(plan.config.engine.attention, network.device),
+        compiled=plan.config.engine.compile,
+        graphs=plan.config.engine.graphs,
         dtype=dtype_name(network.dtype),
         kv_layout=plan.kv_layout,
         device=_device_name(network.device),

@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from cdbench import manifest
 from cdbench.bench.plan import Plan
 from cdbench.grammar import Mode
+from cdbench.runtime.cache_shape import cache_shape
 from cdbench.runtime.core import Clock, ExitPolicy, LaunchLog, LaunchRecord, Request, Stage
 from cdbench.runtime.engine import Engine
-from cdbench.runtime.exits import RULES, Needs
-from cdbench.runtime.kv_cache import cache_shape
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
 from cdbench.schema.stages import StageCurves, StageFloors, StagePassPoint, StagePassRecord
 from cdbench.stages.cells import (
     Cell,

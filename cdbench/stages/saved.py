@@ -8,7 +8,8 @@ from pathlib import Path
 from cdbench.bench.plan import Plan
 from cdbench.errors import UsageError
 from cdbench.metrics.curves import CurveStage
-from cdbench.runtime.exits import RULES, Needs
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
 from cdbench.schema.files import read_document
 from cdbench.schema.stages import STAGES_FILE, StageCurves
 from cdbench.stages.key import differences, stage_key

@@ -18,7 +18,8 @@ from cdbench.grammar import Mode, check_exit
 from cdbench.models.loading import LoadedModel, load_model
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
 from cdbench.runtime.engine import Engine
-from cdbench.runtime.exits import RULES, check_policy
+from cdbench.runtime.exit_checks import check_policy
+from cdbench.runtime.exits import RULES
 from cdbench.schema import GenerateDocument
 from cdbench.workloads import generation_record as record
 from cdbench.workloads.exit_trace import load_exit_trace, replayed

@@ -16,7 +16,8 @@ import torch
 
 from cdbench.errors import UsageError
 from cdbench.runtime.core import BoolArray, ExitPolicy, FloatArray, IntArray
-from cdbench.runtime.exits import RULES, Needs
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
 from cdbench.schema.recording import Recording
 
 DEFAULT_QUANTILES = (0.25, 0.5, 0.75)

@@ -10,7 +10,8 @@ from typing import Any
 
 from cdbench.errors import UsageError
 from cdbench.runtime.core import FloatArray
-from cdbench.runtime.exits import RULES, Needs
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
 from cdbench.schema.files import read_document, to_json, write_whole
 from cdbench.schema.recording import RECORD_FILE, SIGNALS_FILE, Recording
 from cdbench.schema.workload import WorkloadRecord

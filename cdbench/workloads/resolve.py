@@ -17,7 +17,7 @@ from cdbench.grammar import LOOKAHEAD, ExitSpec, Mode, check_exit, parse_exit, p
 from cdbench.models.loading import LoadedModel
 from cdbench.predictor.gate_files import gate_for
 from cdbench.runtime.core import ExitPolicy, SamplingParams
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.exits import RULES
 from cdbench.workloads.trace_fit import check_kept
 from cdbench.workloads.traced import ExitTrace
@@ -140,6 +140,9 @@ def engine_config(
         ride=sizes.ride,
         first_token=config.first_token,
         state_init=state_init,
+        attention=sizes.attention,
+        compile=sizes.compile,
+        graphs=sizes.graphs,
     )
 
 

@@ -15,7 +15,8 @@ from cdbench.evals.tasks import Document, Task, load_task
 from cdbench.grammar import ExitSpec
 from cdbench.models.loading import LoadedModel
 from cdbench.runtime.core import ExitPolicy, Request, RequestResult
-from cdbench.runtime.engine import Engine, EngineConfig
+from cdbench.runtime.engine import Engine
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.stats.paired import compare_paired
 from cdbench.workloads.demo_problems import held_out_documents
 from scripts.demo_training.trunk import log

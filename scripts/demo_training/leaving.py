@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cdbench.models.base import StagedModel
 from cdbench.models.layers import at_least_float32
-from cdbench.runtime.exits import RULES, Evidence, Needs
+from cdbench.runtime.exit_rule import Evidence, Needs
+from cdbench.runtime.exits import RULES
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cdbench.models.base import StagedModel
 from cdbench.models.layers import at_least_float32
 from cdbench.models.sequence import SequenceContext
-from cdbench.runtime.residents import FULL_MASS
+from cdbench.runtime.request_lines import FULL_MASS
 
 
 class ExitContext(SequenceContext):

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cdbench.models.base import StagedModel
-from cdbench.runtime.residents import FULL_MASS
+from cdbench.runtime.request_lines import FULL_MASS
 from scripts.demo_training.batches import Batch
 from scripts.demo_training.leaving import Leaving, Seen
 from scripts.demo_training.loops import (

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cdbench.runtime.attention.causal import causal_bias
 from cdbench.runtime.core import IntArray
 from cdbench.runtime.stage_cache import StageCache
 
@@ -57,10 +58,8 @@ class PackedPlan:
         last = np.zeros(self.lines * self.queries, np.int64)
         last[place] = positions_T
         device = self.cache.device
-        last_LQ = torch.from_numpy(last).to(device).view(self.lines, self.queries)
-        hidden = torch.arange(self.context, device=device) > last_LQ[:, :, None]
-        bias = torch.zeros(hidden.shape, dtype=dtype, device=device)
-        self.bias = bias.masked_fill_(hidden, float("-inf"))[:, None]
+        bias = causal_bias(last, self.context, self.cache.positions, dtype, device)
+        self.bias = bias.view(self.lines, 1, self.queries, self.context)
 
     def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         """Attention outputs ``[T, H, E]``; the launch's keys and values are already in the pool."""

@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cdbench.runtime.attention.causal import causal_bias
 from cdbench.runtime.core import IntArray
+from cdbench.runtime.readback import to_device
 from cdbench.runtime.stage_cache import StageCache
 
 
@@ -63,13 +65,10 @@ class SdpaPlan:
     ) -> None:
         device = self.cache.device
         self.context = int(positions.max()) + 1
-        who, slot = torch.from_numpy(residents).to(device), torch.from_numpy(slots).to(device)
+        who, slot = to_device(residents, device), to_device(slots, device)
         self.lines = self.cache.lines(who, slot, self.context).flatten()
-        last = torch.from_numpy(positions).to(device)[:, None]
-        hidden = torch.arange(self.context, device=device) > last
-        self.bias = torch.zeros(hidden.shape, dtype=dtype, device=device)
-        self.bias.masked_fill_(hidden, float("-inf"))
-        self.bias = self.bias[:, None, None, :]
+        bias = causal_bias(positions, self.context, self.cache.positions, dtype, device)
+        self.bias = bias[:, None, None, :]
 
     def _plan_run(self, run: list[Segment]) -> _Run:
         first = run[0]

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from cdbench.models.layers import at_least_float32
 from cdbench.runtime.core import Clock, FloatArray, IntArray, LaunchObserver, Request
+from cdbench.runtime.exit_rule import Needs
 from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.prefill import PrefillJob
 from cdbench.runtime.prefix_cache import Prefix
+from cdbench.runtime.readback import Chosen, Here
 from cdbench.runtime.residents import Residents
 from cdbench.runtime.runner import Runner, signal_dtype
 from cdbench.runtime.scoring.continuation import Continuation
 from cdbench.runtime.scoring.packs import ContextKey, Pack
 from cdbench.runtime.scoring.setting import Setting
+from cdbench.runtime.vocabulary import likeliest, log_total
 
 LEAST_CACHED_SHARE = 0.5
 """Of a context, for a cached prefix to be used: what continues one attends in calls of its own."""
@@ -54,23 +57,27 @@ class ContextRunner(Runner):
     """By resident, the tokens that continuations of its context begin with."""
     readouts: list[Readout]
 
-    def _choose(self, residents: IntArray, logits: Tensor) -> tuple[IntArray, FloatArray]:
+    def choose(
+        self, residents: IntArray, where: Tensor, logits: Tensor, tested: bool = False
+    ) -> Chosen:
         wanted = [self.wanted[r] for r in residents.tolist()]
         rows = np.repeat(np.arange(residents.size), [tokens.size for tokens in wanted])
         picked = _logprobs_at(logits, self.tensor(rows), self.tensor(np.concatenate(wanted)))
         parts = np.split(picked, np.cumsum([tokens.size for tokens in wanted])[:-1])
-        likeliest = logits.argmax(-1).tolist()
+        best = likeliest(logits).tolist()
         first = len(self.readouts)
-        for best, tokens, values in zip(likeliest, wanted, parts, strict=True):
+        for token, tokens, values in zip(best, wanted, parts, strict=True):
             pairs = zip(tokens.tolist(), values.tolist(), strict=True)
-            self.readouts.append(Readout(best, dict(pairs)))
-        return first + np.arange(residents.size), np.zeros(residents.size)
+            self.readouts.append(Readout(token, dict(pairs)))
+        met_T = self.tests.met(residents, {Needs.LOGITS: (logits,)}) if tested else None
+        met = () if met_T is None else self.link.fetch(met_T).wait()
+        numbers = first + np.arange(residents.size)
+        return Chosen(Here((numbers, np.zeros(residents.size), *met)))
 
 
 def _logprobs_at(logits_TV: Tensor, rows_N: Tensor, tokens_N: Tensor) -> FloatArray:
     """log p of each token in its row under the raw model, in float32 or better."""
-    logits = at_least_float32(logits_TV)
-    picked = logits[rows_N, tokens_N] - logits.logsumexp(-1)[rows_N]
+    picked = at_least_float32(logits_TV[rows_N, tokens_N]) - log_total(logits_TV)[rows_N]
     values: FloatArray = picked.double().cpu().numpy()
     return values
 
@@ -90,7 +97,12 @@ class Contexts:
         self.setting, self.cache, self._wanted = setting, cache, wanted
         model = setting.model
         self.residents = Residents(
-            capacity, setting.max_loops, model.dims, model.device, signal_dtype(model)
+            capacity,
+            setting.max_loops,
+            model.dims,
+            model.device,
+            signal_dtype(model),
+            model.dtype,
         )
         self.runner = ContextRunner(
             model, cache, self.residents, clock, observer, setting.random_state
@@ -172,7 +184,8 @@ class Contexts:
         )
         while (first := job.step()) is None:
             pass
-        for line, number, depth in zip(first.residents, first.tokens, first.depths, strict=True):
+        numbers, _ = first.chosen.wait()
+        for line, number, depth in zip(first.residents, numbers, first.depths, strict=True):
             r = int(line)
             self.cache.close_prompt(r, prompts[r], prompts[r].size)
             self._open[keys[r]] = Context(r, self.runner.readouts[number], int(depth))

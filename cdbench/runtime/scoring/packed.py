@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cdbench.runtime.attention.packed import PackedPlan
@@ -28,8 +29,10 @@ from cdbench.runtime.core import (
     Stage,
 )
 from cdbench.runtime.kv_cache import KVCache
+from cdbench.runtime.launch_contexts import LaunchContext, LaunchContexts
+from cdbench.runtime.request_lines import write_policy, write_sampling, write_scripts
 from cdbench.runtime.residents import LINES, Residents
-from cdbench.runtime.runner import NO_ROWS, LaunchContext, Runner, signal_dtype
+from cdbench.runtime.runner import Runner, signal_dtype
 from cdbench.runtime.scoring.contexts import Contexts
 from cdbench.runtime.scoring.continuation import Continuation, Scored
 from cdbench.runtime.scoring.packs import ContextKey, Pack, PackLimits, by_context, cut_packs
@@ -46,29 +49,39 @@ class TokenResidents(Residents):
         """Give numbers from ``begin`` on to the tokens of a continuation that run."""
         end, start = begin + item.fed, len(item.context)
         one = Request(item.id, item.context, force=item.tokens[:1], exit=item.exit)
-        self._set_policy(begin, one.exit)
-        self._set_sampling(begin, one)
-        self._set_scripts(begin, one)
+        write_policy(self, begin, one.exit)
+        write_sampling(self, begin, one)
+        write_scripts(self, begin, one)
         for name in LINES:
             array = getattr(self, name)
             array[begin + 1 : end] = array[begin]
-        self.token[begin:end] = item.tokens[:-1]
         self.forced[begin:end, 0] = item.tokens[1:]
         self.position[begin:end] = np.arange(start, start + item.fed)
 
 
-class PackedRunner(Runner):
-    """Launches whose rows are tokens of continuations; all rows of one are at the same loop."""
+class PackedContexts(LaunchContexts):
+    """Of launches whose rows are tokens of continuations; all rows of one are at the same loop.
 
-    line: IntArray
-    """By resident number, the line of the cache that the token's keys and values lie on."""
+    ``lines`` has, by resident number, the line of the cache that its keys and values lie on.
+    """
 
-    def _decode_context(self, stage: Stage, residents: IntArray, loops: IntArray) -> LaunchContext:
+    def __init__(
+        self,
+        cache: KVCache,
+        residents: Residents,
+        device: torch.device,
+        dtype: torch.dtype,
+        lines: IntArray,
+    ) -> None:
+        super().__init__(cache, residents, device, dtype)
+        self.lines = lines
+
+    def decode(self, stage: Stage, residents: IntArray, loops: IntArray) -> LaunchContext:
         positions = self.residents.position[residents]
         cache = self.cache.stages.get(stage)
         if cache is None:
-            return LaunchContext(positions, loops, self.device, None, NO_ROWS, None)
-        lines = self.line[residents]
+            return self.bare(positions, loops)
+        lines = self.lines[residents]
         rows = cache.write_rows(lines, positions, loops)
         slot = min(int(loops[0]), cache.slots) - 1
         plan = PackedPlan(cache, lines, positions, slot, self.dtype)
@@ -98,13 +111,21 @@ class PackedScorer:
         self.first_line = lines
         capacity = max(1, *(pack.fed for pack in self.packs))
         self.residents = TokenResidents(
-            capacity, setting.max_loops, model.dims, model.device, signal_dtype(model)
+            capacity,
+            setting.max_loops,
+            model.dims,
+            model.device,
+            signal_dtype(model),
+            model.dtype,
         )
-        self.runner = PackedRunner(
+        self.runner = Runner(
             model, self.cache, self.residents, clock, observer, setting.random_state
         )
+        self.lines = np.zeros(capacity, np.int64)
+        self.runner.contexts = PackedContexts(
+            self.cache, self.residents, model.device, model.dtype, self.lines
+        )
         self.runner.watch_choice = self._saw
-        self.runner.line = np.zeros(capacity, np.int64)
         self.logprobs = np.zeros(capacity)
         self.likeliest = np.zeros(capacity, np.int64)
 
@@ -135,9 +156,12 @@ class PackedScorer:
                 line, context = self.first_line + i, self.contexts[key].line
                 self.cache.lend(context, line, len(item.context), item.positions)
                 self.residents.seat(item, begin)
-                self.runner.line[begin:end] = line
+                self.lines[begin:end] = line
         self.residents.upload()
-        self.residents.start_token(np.arange(begins[-1]))
+        numbers = np.arange(begins[-1])
+        fed = [token for item in pack.items for token in item.tokens[:-1]]
+        self.runner.put_tokens(numbers, np.array(fed, np.int64))
+        self.residents.start_token(numbers)
         runnable = len(pack.items)
         self.runner.runnable = runnable
         return begins
@@ -158,25 +182,26 @@ class PackedScorer:
     def _loop(self, tokens: IntArray, unread: BoolArray) -> BoolArray:
         """One loop of some tokens: who has exited now."""
         res = self.residents
-        exited = res.decide(tokens, self.runner.core(tokens))
+        exited = res.decide(tokens, self.runner.core(tokens).wait())
         if res.any_reads_out:
             asking = tokens[res.reads_out[tokens] & ~exited]
             for part in _cut(asking, self.readout_rows):
                 # This readout, if it decides so, is the token's last.
                 left = part[self._read(part)]
                 unread[left] = False
-            exited = res.loop[tokens] >= res.exit_at[tokens]
+            exited = res.exited(tokens)
         return exited
 
     def _read(self, tokens: IntArray) -> BoolArray:
         """Read out some tokens' states: who has exited by what is seen there."""
-        _, self.logprobs[tokens], met = self.runner.coda(tokens)
-        return self.residents.decide(tokens, met)
+        chosen = self.runner.coda(tokens)
+        _, self.logprobs[tokens] = chosen.wait()
+        return self.residents.decide(tokens, chosen.met())
 
     def _settle(self, tokens: IntArray) -> None:
         res = self.residents
         for cache in self.cache.stages.values():
-            cache.settle(self.runner.line[tokens], res.position[tokens], res.loop[tokens])
+            cache.settle(self.lines[tokens], res.position[tokens], res.loop[tokens])
 
     def _scored(self, key: ContextKey, item: Continuation, begin: int) -> Scored:
         context, res = self.contexts[key], self.residents

@@ -22,7 +22,7 @@ import torch
 from cdbench.errors import UsageError
 from cdbench.models.base import StagedModel
 from cdbench.runtime.core import Clock, LaunchObserver
-from cdbench.runtime.engine import EngineConfig
+from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.results import over_budget
 from cdbench.runtime.scoring.continuation import Continuation, Scored, fault_of
 from cdbench.runtime.scoring.packed import PackedScorer

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from cdbench.errors import UsageError
 from cdbench.grammar import Mode, parse_mode
 from cdbench.models.base import StagedModel
+from cdbench.models.compiled import compiled
+from cdbench.runtime.cache_shape import CacheShape, cache_shape
 from cdbench.runtime.core import ExitPolicy
-from cdbench.runtime.engine import EngineConfig, check_config, check_model
-from cdbench.runtime.exits import RULES, Needs, check_policy
-from cdbench.runtime.kv_cache import CacheShape, cache_shape
+from cdbench.runtime.engine_config import EngineConfig, check_config, check_model
+from cdbench.runtime.exit_checks import check_policy
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
 from cdbench.runtime.modes import mode_loops
 from cdbench.runtime.scoring.continuation import Continuation
 
@@ -33,6 +36,8 @@ class Setting:
         check_model(config, model)
         mode = parse_mode(config.mode)
         loops = mode_loops(mode, config.max_loops or model.dims.max_loops)
+        if config.compile:
+            model = compiled(model, config.width or config.max_residents)
         setting = Setting(model, config, mode, loops)
         _ = setting.shape
         return setting

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from torch import Tensor
 
-from cdbench.runtime.core import Clock, FloatArray, IntArray, LaunchObserver, RequestResult
+from cdbench.runtime.core import Clock, IntArray, LaunchObserver, RequestResult
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.scoring.continuation import Continuation, Scored
 from cdbench.runtime.scoring.packs import by_context
@@ -33,19 +33,13 @@ class ScoringEngine(Engine):
         self._likeliest = np.zeros(self.residents.capacity, np.int64)
         self._one_before = np.zeros_like(self._likeliest)
         self.runner.watch_choice = self._saw
+        self.new_tokens.watch = self._taken
 
     def _saw(self, residents: IntArray, likeliest_T: Tensor) -> None:
         self._one_before[residents] = self._likeliest[residents]
         self._likeliest[residents] = likeliest_T.cpu().numpy()
 
-    def _take_tokens(
-        self,
-        rows: IntArray,
-        tokens: IntArray,
-        logprobs: FloatArray,
-        executed: IntArray,
-        requested: IntArray,
-    ) -> None:
+    def _taken(self, rows: IntArray, tokens: IntArray, requested: IntArray) -> None:
         res = self.residents
         likeliest = self._likeliest[rows]
         if self.model.dims.coda_layers and self.config.first_token == "select":
@@ -54,7 +48,6 @@ class ScoringEngine(Engine):
             likeliest = np.where(read_again, self._one_before[rows], likeliest)
         for r, greedy in zip(rows.tolist(), (likeliest == tokens).tolist(), strict=True):
             self.greedy.setdefault(res.request(r).id, []).append(greedy)
-        super()._take_tokens(rows, tokens, logprobs, executed, requested)
 
 
 def score_token_by_token(
