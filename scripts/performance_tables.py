@@ -39,7 +39,6 @@ def _speed_ups(results: Sequence[Result]) -> Table:
         Column("cell", align="left"),
         Column("over static, e2e", direction="up"),
         Column("over static, decode", direction="up"),
-        Column("over lockstep, e2e", direction="up"),
         Column("time bound, steady window"),
         Column("realised of it", direction="up"),
         Column("FLOP bound, decode"),
@@ -52,7 +51,7 @@ def _speed_ups(results: Sequence[Result]) -> Table:
         )
         cells = [
             interval_cell(_speed_up(result, over, scope), Kind.RATIO)
-            for over, scope in (("static", "e2e"), ("static", "decode"), ("lockstep", "e2e"))
+            for over, scope in (("static", "e2e"), ("static", "decode"))
         ]
         for bound in (steady, flop):
             cells.append(Cell(None if bound is None else bound.value, Kind.RATIO))
