@@ -48,8 +48,9 @@ def test_pools_may_grow_at_first_and_not_later() -> None:
 
 
 def test_a_long_run_loses_no_row_and_its_record_says_what_was_held(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # no name is folded
     out = tmp_path / "memory.json"
     assert memory.main(["--tiny", "--out", str(out)]) == 0
     document = json.loads(out.read_text())
