@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from cdbench.errors import CdbenchError
-from cdbench.models.base import StageContext, StagedModel, WeightSlot
+from cdbench.models.base import StagedModel
+from cdbench.models.forwarding import ForwardingModel
 from cdbench.runtime.core import Request, RequestResult
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.engine_config import EngineConfig
@@ -63,46 +64,17 @@ class Leak(CdbenchError):
     """An engine held something after its last request."""
 
 
-class WatchedModel(StagedModel):
+class WatchedModel(ForwardingModel):
     """The same model, but what its head answers is kept in ``seen``."""
 
     def __init__(self, network: StagedModel) -> None:
-        super().__init__()
-        self.network = network
-        self.dims = network.dims
+        super().__init__(network)
         self.seen: list[Tensor] = []
 
-    def prelude(self, ids_T: Tensor, ctx: StageContext) -> tuple[Tensor, Tensor | None]:
-        return self.network.prelude(ids_T, ctx)
-
-    def core(self, state_TD: Tensor, injection_TD: Tensor | None, ctx: StageContext) -> Tensor:
-        return self.network.core(state_TD, injection_TD, ctx)
-
-    def coda(self, state_TD: Tensor, ctx: StageContext) -> Tensor:
-        return self.network.coda(state_TD, ctx)
-
     def head(self, hidden_TD: Tensor) -> Tensor:
-        logits_TV = self.network.head(hidden_TD)
+        logits_TV = super().head(hidden_TD)
         self.seen.append(logits_TV)
         return logits_TV
-
-    def exit_logit(self, state_TD: Tensor) -> Tensor:
-        return self.network.exit_logit(state_TD)
-
-    def random_state(self, keys_T: Tensor) -> Tensor:
-        return self.network.random_state(keys_T)
-
-    def absorb(self, state_TD: Tensor, readout_TM: Tensor, halt_at_T: Tensor) -> Tensor:
-        return self.network.absorb(state_TD, readout_TM, halt_at_T)
-
-    def readout(self, state_TD: Tensor, readout_TM: Tensor) -> Tensor:
-        return self.network.readout(state_TD, readout_TM)
-
-    def weight_map(self) -> dict[str, WeightSlot]:
-        return self.network.weight_map()
-
-    def stage_parameters(self) -> dict[str, list[Tensor]]:
-        return self.network.stage_parameters()
 
 
 def serve(

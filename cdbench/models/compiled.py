@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from cdbench.errors import UsageError
-from cdbench.models.base import StageContext, StagedModel, WeightSlot
+from cdbench.models.base import StageContext, StagedModel
+from cdbench.models.forwarding import ForwardingModel
 from cdbench.models.sequence import SequenceContext
 
 MOST_VARIANTS = 64
@@ -85,13 +86,8 @@ def compile_seconds(network: StagedModel) -> float | None:
     return _COMPILE_S.get(network)
 
 
-class CompiledModel(StagedModel):
+class CompiledModel(ForwardingModel):
     """A model whose stages run compiled; all the rest is the network's own."""
-
-    def __init__(self, network: StagedModel) -> None:
-        super().__init__()
-        self.network = network
-        self.dims = network.dims
 
     def prelude(self, ids_T: Tensor, ctx: StageContext) -> tuple[Tensor, Tensor | None]:
         with _launch(ctx) as where:
@@ -109,24 +105,6 @@ class CompiledModel(StagedModel):
 
     def head(self, hidden_TD: Tensor) -> Tensor:
         return _compile(_head)(self.network, _at_the_start(hidden_TD))
-
-    def exit_logit(self, state_TD: Tensor) -> Tensor:
-        return self.network.exit_logit(state_TD)
-
-    def random_state(self, keys_T: Tensor) -> Tensor:
-        return self.network.random_state(keys_T)
-
-    def absorb(self, state_TD: Tensor, readout_TM: Tensor, halt_at_T: Tensor) -> Tensor:
-        return self.network.absorb(state_TD, readout_TM, halt_at_T)
-
-    def readout(self, state_TD: Tensor, readout_TM: Tensor) -> Tensor:
-        return self.network.readout(state_TD, readout_TM)
-
-    def stage_parameters(self) -> dict[str, list[Tensor]]:
-        return self.network.stage_parameters()
-
-    def weight_map(self) -> dict[str, WeightSlot]:
-        return self.network.weight_map()
 
 
 # What is compiled: functions of a network and tensors, so that all models share their code.

@@ -101,7 +101,7 @@ class GhostContexts(LaunchContexts):
         slots = np.minimum(loops, cache.slots) - 1
         plan = GhostPlan(cache, residents, slots, positions, [], self.dtype)
         plan.own = torch.from_numpy(positions).to(self.device)
-        return GhostContext(positions, loops, self.device, cache, NO_ROWS, plan)
+        return GhostContext.of_arrays(positions, loops, self.device, cache, NO_ROWS, plan)
 
 
 class GhostContext(LaunchContext):

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from cdbench.runtime.attention.backends import Backend
 from cdbench.runtime.attention.captured import CapturedAttention, Reads, captured_attention
-from cdbench.runtime.attention.plan import AttentionPlan
 from cdbench.runtime.core import IntArray, Stage
 from cdbench.runtime.kv_cache import KVCache
+from cdbench.runtime.launch_contexts import LaunchContext
 from cdbench.runtime.readback import put
 from cdbench.runtime.recorders import Graph, Outputs, Recorder, recorder_of
 from cdbench.runtime.runner import Runner, StageFunction
@@ -39,25 +39,6 @@ NOBODY: IntArray = np.empty(0, dtype=np.int64)
 LEAST_CONTEXT = 64
 WHERE, POSITIONS, LOOPS, SLOTS, ROWS = range(5)
 """The lines of a launch's inputs: resident, position, loop, slot (0-based), row of the pool."""
-
-
-class CapturedContext:
-    """What the layers of a captured launch see; all of it on the device."""
-
-    def __init__(
-        self,
-        inputs_5T: Tensor,
-        cache: StageCache | None,
-        plan: AttentionPlan | None,
-    ) -> None:
-        self.positions, self.loops = inputs_5T[POSITIONS], inputs_5T[LOOPS]
-        self._cache, self._plan, self._rows = cache, plan, inputs_5T[ROWS]
-
-    def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
-        assert self._cache is not None, "this stage declared no layers"
-        assert self._plan is not None
-        self._cache.store(layer, self._rows, k_TGE, v_TGE)
-        return self._plan.attend(layer, q_THE, k_TGE, v_TGE)
 
 
 @dataclass
@@ -190,7 +171,8 @@ class StageGraphs:
             plan = None
             if cache is not None:
                 plan = self._attention.make_plan(cache, reads, context)
-            return function(reads.residents, CapturedContext(inputs_5T, cache, plan))
+            positions, loops, rows_T = (inputs_5T[line] for line in (POSITIONS, LOOPS, ROWS))
+            return function(reads.residents, LaunchContext(positions, loops, cache, rows_T, plan))
 
         return launch
 

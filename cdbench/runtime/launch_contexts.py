@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,16 +24,28 @@ class LaunchContext:
 
     def __init__(
         self,
+        positions: Tensor,
+        loops: Tensor,
+        cache: StageCache | None,
+        rows: Tensor,
+        plan: AttentionPlan | None,
+    ) -> None:
+        self.positions, self.loops = positions, loops
+        self._cache, self._plan, self._rows = cache, plan, rows
+
+    @classmethod
+    def of_arrays(
+        cls,
         positions: IntArray,
         loops: IntArray,
         device: torch.device,
         cache: StageCache | None,
         rows: IntArray,
         plan: AttentionPlan | None,
-    ) -> None:
-        self.positions, self.loops = to_device(positions, device), to_device(loops, device)
-        self._cache, self._plan = cache, plan
-        self._rows = to_device(rows, device)
+    ) -> Self:
+        """The context of values that the host has."""
+        positions_T, loops_T = to_device(positions, device), to_device(loops, device)
+        return cls(positions_T, loops_T, cache, to_device(rows, device), plan)
 
     def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         assert self._cache is not None, "this stage declared no layers"
@@ -53,7 +67,7 @@ class LaunchContexts:
 
     def bare(self, positions: IntArray, loops: IntArray) -> LaunchContext:
         """For a stage without layers."""
-        return LaunchContext(positions, loops, self.device, None, NO_ROWS, None)
+        return LaunchContext.of_arrays(positions, loops, self.device, None, NO_ROWS, None)
 
     def decode(self, stage: Stage, residents: IntArray, loops: IntArray) -> LaunchContext:
         """For one token of each resident, at loops of their own."""
@@ -64,7 +78,7 @@ class LaunchContexts:
         rows = cache.write_rows(residents, positions, loops)
         slots = np.minimum(loops, cache.slots) - 1
         plan = self.plan_class(cache, residents, slots, positions, [], self.dtype)
-        return LaunchContext(positions, loops, self.device, cache, rows, plan)
+        return LaunchContext.of_arrays(positions, loops, self.device, cache, rows, plan)
 
     def prefill(self, stage: Stage, segments: list[Segment], loop: int) -> LaunchContext:
         """For prompt tokens at one loop."""
@@ -75,7 +89,7 @@ class LaunchContexts:
             return self.bare(positions, loops)
         rows = cache.prompt_rows(residents, positions, loop)
         plan = self.plan_class(cache, NO_ROWS, NO_ROWS, NO_ROWS, segments, self.dtype, loop)
-        return LaunchContext(positions, loops, self.device, cache, rows, plan)
+        return LaunchContext.of_arrays(positions, loops, self.device, cache, rows, plan)
 
     def mixed(
         self, residents: IntArray, loops: IntArray, segments: list[Segment], loop: int
@@ -92,7 +106,7 @@ class LaunchContexts:
             ]
         )
         plan = self.plan_class(cache, residents, slots, positions, segments, self.dtype, loop)
-        return LaunchContext(
+        return LaunchContext.of_arrays(
             np.concatenate([positions, prompt_positions]),
             np.concatenate([loops, np.full_like(prompt_positions, loop)]),
             self.device,

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cdbench.runtime.attention.backends import Backend
 from cdbench.runtime.attention.plan import AttentionPlan
+from cdbench.runtime.attention.sdpa import attend_gathered
 from cdbench.runtime.stage_cache import StageCache
 
 
@@ -65,13 +65,7 @@ class PaddedPlan:
     def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         """Attention outputs ``[T, H, E]``; the launch's keys and values are already in the pool."""
         rows = self._gather(layer)
-        rows = rows.view(-1, self.context, *rows.shape[1:])
-        keys, values = (rows[:, :, i].transpose(1, 2) for i in (0, 1))
-        grouped = q_THE.shape[1] != keys.shape[1]
-        out = F.scaled_dot_product_attention(
-            q_THE[:, :, None], keys, values, attn_mask=self.bias, enable_gqa=grouped
-        )
-        return out[:, :, 0]
+        return attend_gathered(q_THE, rows.view(-1, self.context, *rows.shape[1:]), self.bias)
 
     def _gather(self, layer: int) -> Tensor:
         if self.cache.device.type == "cpu":

@@ -99,12 +99,7 @@ class SdpaPlan:
         return _split(self.cache.gather(layer, self.lines), self.decode_rows, self.context)
 
     def _decode(self, layer: int, q_THE: Tensor) -> Tensor:
-        gathered = self.gathered(layer)
-        keys, values = gathered[:, :, 0].transpose(1, 2), gathered[:, :, 1].transpose(1, 2)
-        out = F.scaled_dot_product_attention(
-            q_THE[:, :, None], keys, values, attn_mask=self.bias, enable_gqa=_grouped(q_THE, keys)
-        )
-        return out[:, :, 0]
+        return attend_gathered(q_THE, self.gathered(layer), self.bias)
 
     def _prefill(
         self, run: _Run, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor
@@ -119,6 +114,18 @@ class SdpaPlan:
             q, k, v, attn_mask=run.mask, is_causal=run.mask is None, enable_gqa=_grouped(q_THE, k)
         )
         return out.transpose(1, 2).flatten(0, 1)
+
+
+def attend_gathered(q_THE: Tensor, gathered: Tensor, bias: Tensor) -> Tensor:
+    """Attention outputs ``[T, H, E]`` of one query a line over ``gathered`` ``[T, C, 2, G, E]``.
+
+    ``bias`` ``[T, 1, 1, C]`` is -inf where a query may not read.
+    """
+    keys, values = (gathered[:, :, i].transpose(1, 2) for i in (0, 1))
+    out = F.scaled_dot_product_attention(
+        q_THE[:, :, None], keys, values, attn_mask=bias, enable_gqa=_grouped(q_THE, keys)
+    )
+    return out[:, :, 0]
 
 
 def _split(x: Tensor, count: int, length: int) -> Tensor:

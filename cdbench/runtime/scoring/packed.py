@@ -85,7 +85,7 @@ class PackedContexts(LaunchContexts):
         rows = cache.write_rows(lines, positions, loops)
         slot = min(int(loops[0]), cache.slots) - 1
         plan = PackedPlan(cache, lines, positions, slot, self.dtype)
-        return LaunchContext(positions, loops, self.device, cache, rows, plan)
+        return LaunchContext.of_arrays(positions, loops, self.device, cache, rows, plan)
 
 
 class PackedScorer:
