@@ -23,7 +23,7 @@ from cdbench.runtime.exit_checks import check_policy
 from cdbench.runtime.exit_rule import ExitRule, Needs
 from cdbench.runtime.exits import RULES, suits
 from cdbench.runtime.residents import Residents
-from cdbench.runtime.runner import signal_dtype
+from cdbench.runtime.rule_memory import signal_dtype
 from tests import tiny
 from tests.reference import ReferenceContext, ReferenceModel
 from tests.staged import DIMS as STAGED_DIMS

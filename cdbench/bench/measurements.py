@@ -46,6 +46,5 @@ class Measurements:
     stages: StageCurves | None = None
     flags: list[str] = field(default_factory=list)
     schedule_notes: dict[str, str] = field(default_factory=dict)
-    warm_up_s: float = 0.0
     interrupted: bool = False
     failure: str | None = None

@@ -106,14 +106,12 @@ class TimedPart:
 
         Launches of other numbers of rows than came are captured as well, where they are captured.
         """
-        start = time.monotonic()
         size = len(self.measured.workload)
         self.progress.phase("warming up", len(self.timed) * size)
         for subject in self.timed:
             subject.run(-1, -1)
             subject.engine.capture()
             self.progress.advance(size)
-        self.measured.warm_up_s = time.monotonic() - start
 
     def _prepare_stages(self) -> None:
         """Read the stage curves asked for, or make their meter and its first pass."""

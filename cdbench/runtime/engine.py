@@ -48,7 +48,7 @@ from cdbench.runtime.readback import Awaited
 from cdbench.runtime.residents import Residents
 from cdbench.runtime.results import Detokenize, Ended, refused, withdrawn
 from cdbench.runtime.routing import Routing
-from cdbench.runtime.runner import Runner, signal_dtype
+from cdbench.runtime.runner import Runner
 from cdbench.runtime.schedules.base import Launch, Work
 
 
@@ -75,14 +75,7 @@ class Engine:
         self.max_loops = mode_loops(self.mode, config.max_loops or model.dims.max_loops)
         self.clock: Clock = clock or MonotonicClock()
         self.detokenize = detokenize
-        self.residents = Residents(
-            config.max_residents,
-            self.max_loops,
-            model.dims,
-            model.device,
-            signal_dtype(model),
-            model.dtype,
-        )
+        self.residents = Residents.of(model, config.max_residents, self.max_loops)
         self.cache = KVCache(
             model.dims,
             config.kv_layout,

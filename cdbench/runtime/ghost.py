@@ -98,7 +98,7 @@ class GhostContexts(LaunchContexts):
         cache = self.cache.stages.get(stage)
         if cache is None:
             return self.bare(positions, loops)
-        slots = np.minimum(loops, cache.slots) - 1
+        slots = cache.slots_of(loops)
         plan = GhostPlan(cache, residents, slots, positions, [], self.dtype)
         plan.own = torch.from_numpy(positions).to(self.device)
         return GhostContext.of_arrays(positions, loops, self.device, cache, NO_ROWS, plan)

@@ -143,7 +143,7 @@ class StageGraphs:
         inputs[LOOPS] = 1
         inputs[WHERE, :n], inputs[POSITIONS, :n], inputs[LOOPS, :n] = residents, positions, loops
         if cache is not None:
-            inputs[SLOTS, :n] = np.minimum(loops, cache.slots) - 1
+            inputs[SLOTS, :n] = cache.slots_of(loops)
             inputs[ROWS] = cache.pool.scratch_row
             inputs[ROWS, :n] = cache.write_rows(residents, positions, loops)
         put(self._inputs, inputs)

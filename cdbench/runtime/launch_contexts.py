@@ -76,7 +76,7 @@ class LaunchContexts:
         if cache is None:
             return self.bare(positions, loops)
         rows = cache.write_rows(residents, positions, loops)
-        slots = np.minimum(loops, cache.slots) - 1
+        slots = cache.slots_of(loops)
         plan = self.plan_class(cache, residents, slots, positions, [], self.dtype)
         return LaunchContext.of_arrays(positions, loops, self.device, cache, rows, plan)
 
@@ -98,7 +98,7 @@ class LaunchContexts:
         cache = self.cache.stages[Stage.CORE]
         positions = self.residents.position[residents]
         prompts, prompt_positions = segment_positions(segments)
-        slots = np.minimum(loops, cache.slots) - 1
+        slots = cache.slots_of(loops)
         rows = np.concatenate(
             [
                 cache.write_rows(residents, positions, loops),

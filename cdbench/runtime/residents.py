@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cdbench.models.base import ModelDims
+from cdbench.models.base import ModelDims, StagedModel
 from cdbench.runtime.core import BoolArray, IntArray, Request
 from cdbench.runtime.foresight import Foresight
 from cdbench.runtime.outputs import Outputs, widened
@@ -28,7 +28,7 @@ from cdbench.runtime.request_lines import (
     write_sampling,
     write_scripts,
 )
-from cdbench.runtime.rule_memory import RuleMemory
+from cdbench.runtime.rule_memory import RuleMemory, signal_dtype
 
 LINES = {
     "age": 0,
@@ -75,6 +75,12 @@ class Residents:
 
     Signals are kept in ``signal_dtype``, readouts that a rule remembers in ``logits_dtype``.
     """
+
+    @classmethod
+    def of(cls, model: StagedModel, capacity: int, max_loops: int) -> Self:
+        """Residents of a model's requests, in its precision."""
+        signals = signal_dtype(model)
+        return cls(capacity, max_loops, model.dims, model.device, signals, model.dtype)
 
     def __init__(
         self,

@@ -5,12 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cdbench.models.base import ModelDims
+from cdbench.models.base import ModelDims, StagedModel
+from cdbench.models.layers import at_least_float32
 from cdbench.runtime.exit_rule import Evidence, ExitRule
 from cdbench.runtime.exits import RULES
 
 RULE_LIST: list[ExitRule] = list(RULES.values())
 RULE_INDEX = {rule.name: i for i, rule in enumerate(RULE_LIST)}
+
+
+def signal_dtype(model: StagedModel) -> torch.dtype:
+    """The precision exit signals are kept in: float32, or float64 for a float64 model."""
+    return at_least_float32(torch.empty(0, dtype=model.dtype)).dtype
 
 
 class RuleMemory:

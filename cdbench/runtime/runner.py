@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from cdbench.models.base import StageContext, StagedModel
-from cdbench.models.layers import at_least_float32
 from cdbench.runtime.carried import Batch, Carried
 from cdbench.runtime.core import (
     Clock,
@@ -267,8 +266,3 @@ class Runner:
         if self.timer is not None:
             what = (stage, decode_rows, prefill_rows, loops, reach, self.runnable)
             self.timer.finish(began, what)
-
-
-def signal_dtype(model: StagedModel) -> torch.dtype:
-    """The precision exit signals are kept in: float32, or float64 for a float64 model."""
-    return at_least_float32(torch.empty(0, dtype=model.dtype)).dtype

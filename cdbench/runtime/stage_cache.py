@@ -133,6 +133,11 @@ class StageCache:
 
     # What attention reads and writes.
 
+    def slots_of(self, loops: IntArray) -> IntArray:
+        """The slot that each of these loops reads and writes; loops past the last one share it."""
+        slots: IntArray = np.minimum(loops, self.slots) - 1
+        return slots
+
     def lines(self, residents_T: Tensor, slots_T: Tensor, context: int) -> Tensor:
         """Table lines ``[T, context]`` int32 on the device: the rows each query reads."""
         if not self.table.mirrored:
@@ -207,7 +212,7 @@ class StageCache:
 
     def _slot_entries(self, residents: IntArray, positions: IntArray, loops: IntArray) -> IntArray:
         entries = self.table.entries(residents, positions)
-        entries += (np.minimum(loops, self.slots) - 1) * self.table.host.shape[2]
+        entries += self.slots_of(loops) * self.table.host.shape[2]
         return entries
 
     # Whole residents.

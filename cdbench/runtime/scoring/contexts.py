@@ -19,7 +19,7 @@ from cdbench.runtime.prefill import PrefillJob
 from cdbench.runtime.prefix_cache import Prefix
 from cdbench.runtime.readback import Chosen, Here
 from cdbench.runtime.residents import Residents
-from cdbench.runtime.runner import Runner, signal_dtype
+from cdbench.runtime.runner import Runner
 from cdbench.runtime.scoring.continuation import Continuation
 from cdbench.runtime.scoring.packs import ContextKey, Pack
 from cdbench.runtime.scoring.setting import Setting
@@ -96,14 +96,7 @@ class Contexts:
     ) -> None:
         self.setting, self.cache, self._wanted = setting, cache, wanted
         model = setting.model
-        self.residents = Residents(
-            capacity,
-            setting.max_loops,
-            model.dims,
-            model.device,
-            signal_dtype(model),
-            model.dtype,
-        )
+        self.residents = Residents.of(model, capacity, setting.max_loops)
         self.runner = ContextRunner(
             model, cache, self.residents, clock, observer, setting.random_state
         )

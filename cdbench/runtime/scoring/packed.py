@@ -32,7 +32,7 @@ from cdbench.runtime.kv_cache import KVCache
 from cdbench.runtime.launch_contexts import LaunchContext, LaunchContexts
 from cdbench.runtime.request_lines import write_policy, write_sampling, write_scripts
 from cdbench.runtime.residents import LINES, Residents
-from cdbench.runtime.runner import Runner, signal_dtype
+from cdbench.runtime.runner import Runner
 from cdbench.runtime.scoring.contexts import Contexts
 from cdbench.runtime.scoring.continuation import Continuation, Scored
 from cdbench.runtime.scoring.packs import ContextKey, Pack, PackLimits, by_context, cut_packs
@@ -83,7 +83,7 @@ class PackedContexts(LaunchContexts):
             return self.bare(positions, loops)
         lines = self.lines[residents]
         rows = cache.write_rows(lines, positions, loops)
-        slot = min(int(loops[0]), cache.slots) - 1
+        slot = int(cache.slots_of(loops[:1])[0])
         plan = PackedPlan(cache, lines, positions, slot, self.dtype)
         return LaunchContext.of_arrays(positions, loops, self.device, cache, rows, plan)
 
@@ -110,14 +110,7 @@ class PackedScorer:
         self.contexts = Contexts(setting, self.cache, lines, wanted, clock, observer)
         self.first_line = lines
         capacity = max(1, *(pack.fed for pack in self.packs))
-        self.residents = TokenResidents(
-            capacity,
-            setting.max_loops,
-            model.dims,
-            model.device,
-            signal_dtype(model),
-            model.dtype,
-        )
+        self.residents = TokenResidents.of(model, capacity, setting.max_loops)
         self.runner = Runner(
             model, self.cache, self.residents, clock, observer, setting.random_state
         )
