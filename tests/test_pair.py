@@ -207,6 +207,11 @@ def test_unequal_work_is_invalid_before_anything_is_timed(tmp_path: Path) -> Non
         (Fake(), Fake(threads=1), "torch_threads 2 → 1"),
         (Fake(), Fake(weights="d"), "hand-made/model.safetensors differs"),
         (Fake(record={"requests": 3, "invalid": ["depths on no text"]}), Fake(), "no text"),
+        (
+            Fake(environment=RepeatEnvironment(wall_s=1.0, captures=0)),
+            Fake(environment=RepeatEnvironment(wall_s=1.0, captures=2)),
+            "mode cdb: 2 graphs were captured inside a timed region",
+        ),
         (Fake(), Fake(unequal=["mode cdb: 3 output tokens instead of 4"]), "3 output tokens"),
         (
             Fake(),

@@ -80,7 +80,7 @@ def judge(facts: RunFacts) -> Validity:
         *_unfinished(facts),
         *_failures(facts),
         *(_timed(timed) if timed is not None else ()),
-        *(_captures(facts.environment) if timed is not None else ()),
+        *(captured_meanwhile(facts.environment) if timed is not None else ()),
         *_changed_files(facts),
         *timing,
         *facts.reasons,
@@ -122,8 +122,8 @@ def _timed(timed: TimedFacts) -> list[str]:
     return reasons
 
 
-def _captures(repeats: Sequence[RepeatEnvironment]) -> list[str]:
-    """A capture takes as long as many launches."""
+def captured_meanwhile(repeats: Sequence[RepeatEnvironment]) -> list[str]:
+    """Why timed regions with captures in them cannot stand: one takes as long as many launches."""
     captures = sum(repeat.captures or 0 for repeat in repeats)
     if not captures:
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from cdbench.bench.validity import captured_meanwhile
 from cdbench.compare.pair.process import Worker
 from cdbench.errors import InvalidRunError
 from cdbench.schema.pairing import PairRun, SideName, Timed
@@ -60,7 +61,7 @@ def timed_pair(
     """Every timed region of one pair.
 
     Raises:
-        InvalidRunError: a side did not do the recorded work.
+        InvalidRunError: a side did not do the recorded work, or captured launches while timed.
         WorkerError: a worker died, hung or answered nonsense.
     """
     for order, (side, mode) in enumerate(turns(pair, modes)):
@@ -68,6 +69,8 @@ def timed_pair(
         doing = f"timing {mode} in pair {pair + 1}"
         found = worker.ask(Timed, "time", doing, limits.of(mode), mode=mode)
         check_timed(worker.name, mode, found)
+        if found.environment and (why := captured_meanwhile([found.environment])):
+            raise InvalidRunError(f"{worker.name}: mode {mode}: {why[0]}")
         limits.saw(mode, found.wall_s)
         yield PairRun(
             pair=pair,
