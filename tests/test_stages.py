@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from cdbench.stages import floors as floors_module
 from cdbench.stages import meter
 from cdbench.stages.cells import (
     Cell,
+    CellKind,
     Company,
     Launches,
     Streams,
@@ -39,7 +41,7 @@ from cdbench.stages.grid import (
     widths,
 )
 from cdbench.stages.key import differences, stage_key
-from cdbench.stages.meter import StageMeter, affordable_positions, affordable_width
+from cdbench.stages.meter import StageMeter, affordable_positions, affordable_width, pass_order
 from cdbench.stages.saved import read_curves, uncovered
 from cdbench.workloads.resolve import free_bytes
 from tests import staged, tiny
@@ -359,6 +361,20 @@ def test_the_order_of_a_pass_is_drawn_anew_and_repeats_with_the_seed(
     assert sorted(map(str, first)) == sorted(map(str, second))
     assert orders(0) == [first, second]
     assert orders(1) != [first, second]
+
+
+def test_a_launch_with_and_without_the_rule_is_timed_one_after_the_other() -> None:
+    kinds: tuple[CellKind, ...] = ("plain", "with_exit")
+    cells = [Cell(k, rows, context) for k in kinds for rows in (1, 2, 3) for context in (8, 20)]
+    prompts = [Cell("prefill", rows, 8) for rows in (1, 2)]
+    orders = [pass_order([*cells, *prompts], random.Random(seed)) for seed in range(8)]
+    for order in orders:
+        assert sorted(map(str, order)) == sorted(map(str, [*cells, *prompts]))
+        decoding = [cell for cell in order if cell.kind != "prefill"]
+        for one, other in zip(decoding[::2], decoding[1::2], strict=True):
+            assert (one.rows, one.context) == (other.rows, other.context)
+            assert {one.kind, other.kind} == set(kinds)
+    assert len({order[0].kind for order in orders}) > 1, "neither of the two always comes first"
 
 
 def test_random_states_are_measured_without_cached_prefixes(prompts: str) -> None:
