@@ -83,6 +83,7 @@ def printed(table: Table, width: int, stream: io.StringIO | None = None) -> str:
         (formats.ratio(1.52, 1.49, 1.55), "1.52× [1.49, 1.55]"),
         (formats.ratio(1.5234), "1.52×"),
         (formats.ratio(1.52, 1.2, 1.8), "1.52× [1.20, 1.80]"),
+        (formats.ratio(0.896942, 0.896942 - 1e-14, 0.896942 + 1e-14), "0.90× [0.90, 0.90]"),
         (formats.ratio(1.5, 0.2, 25), "1.50× [0.20, 25.00]"),
         (formats.ratio(None), "n/a"),
         (formats.percent(0.953), "95.3%"),

@@ -13,6 +13,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 SIGNIFICANT_DIGITS = 3
+ROUNDING = 1e-9
+"""Of a value: an interval no wider than this comes from rounding, of equal numbers."""
 MAX_DECIMALS = 6
 UNDEFINED = "n/a"
 
@@ -189,7 +191,7 @@ def _decimals(value: float, kind: Kind, ends: tuple[float, float] | None) -> int
         return 0
     magnitude = _magnitude(value)
     half_width = (ends[1] - ends[0]) / 2 if ends else 0.0
-    if half_width > 0:
+    if half_width > ROUNDING * abs(value):
         wanted = -math.floor(math.log10(half_width))
         # However unsure, two digits of the value stay, and shares keep a tenth of a point.
         least = 1 if kind in _IN_POINTS else 1 - magnitude
