@@ -83,6 +83,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "work-per-tick": from_file("work-per-tick.json", work_tables),
     "memory": from_file("memory.json", lambda found: [memory_table(found)]),
     "coda-minimum": coda_minimum,
+    "no-exits": from_file("no-exits.json", lambda found: [sweep_table(found)]),
     "compile": from_file("compile.json", lambda found: [sweep_table(found)]),
 }
 """What stands between the marks of each name."""
