@@ -286,7 +286,29 @@ def _best_over_auto(found: Mapping[Any, Document | None]) -> Interval | None:
         return None
     pair = max(fixed, key=lambda one: one["estimate"]), known["auto"]
     ratio, n = pair[0]["estimate"] / pair[1]["estimate"], min(one["n"] for one in pair)
-    if any(one["low"] is None for one in pair):
+    reach = _joint_reach(pair)
+    if reach is None:
         return Interval(ratio, None, None, n)
-    reach = hypot(*(log(one["high"] / one["low"]) / 2 for one in pair))
     return Interval(ratio, ratio * exp(-reach), ratio * exp(reach), n)
+
+
+def over_all_cells(document: Document, figure: str) -> Interval | None:
+    """The geometric mean of a ratio over the cells of a sweep, each of which was measured apart.
+
+    None where a cell lacks the figure or its interval.
+    """
+    found = [cell["figures"].get(figure) for cell in document["cells"]]
+    known = [one for one in found if one is not None]
+    reach = _joint_reach(known)
+    if not found or len(known) < len(found) or reach is None:
+        return None
+    mean = sum(log(one["estimate"]) for one in known) / len(known)
+    low, high = mean - reach / len(known), mean + reach / len(known)
+    return Interval(exp(mean), exp(low), exp(high), len(known))
+
+
+def _joint_reach(found: Sequence[Document]) -> float | None:
+    """Half the width of the interval of the sum of ratios' logs; None where one has none."""
+    if any(one["low"] is None for one in found):
+        return None
+    return hypot(*(log(one["high"] / one["low"]) / 2 for one in found))

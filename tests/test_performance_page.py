@@ -12,7 +12,7 @@ import pytest
 
 from cdbench.errors import UsageError
 from scripts import performance_page as page
-from scripts.performance_tables import best_over_auto
+from scripts.performance_tables import best_over_auto, over_all_cells
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "results" / "reference" / "waterfall" / "bench-ouro.json"
@@ -176,3 +176,20 @@ def test_the_best_fixed_minimum_is_compared_with_auto() -> None:
 def test_nothing_is_compared_where_a_cell_is_missing(figures: dict[str, Any]) -> None:
     found = best_over_auto(cells(**figures), page.MINIMUM, page.DECODE)
     assert found == {"layers=2-4-2": None}
+
+
+def test_cells_that_were_measured_apart_are_pooled_as_one_ratio() -> None:
+    """Half-widths of 3 and 4 in a thousand of a log make one of 5 of the sum: half for the mean."""
+    one = (0.98, 0.98 * exp(-0.003), 0.98 * exp(0.003))
+    two = (1.02, 1.02 * exp(-0.004), 1.02 * exp(0.004))
+    found = over_all_cells(cells(one=one, two=two), page.DECODE)
+    assert found is not None
+    centre = (0.98 * 1.02) ** 0.5
+    assert (found.estimate, found.n) == (pytest.approx(centre), 2)
+    assert [found.low, found.high] == pytest.approx([centre * exp(-0.0025), centre * exp(0.0025)])
+
+
+@pytest.mark.parametrize("missing", [None, (1.0, None, None)])
+def test_nothing_is_pooled_where_a_cell_has_no_interval(missing: Any) -> None:
+    assert over_all_cells(cells(one=(0.9, 0.8, 1.0), two=missing), page.DECODE) is None
+    assert over_all_cells({"cells": []}, page.DECODE) is None
