@@ -99,6 +99,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "memory": from_file("memory.json", lambda found: [memory_table(found)]),
     "coda-minimum": coda_minimum,
     "no-exits": no_exits,
+    "lag": from_file("lag.json", lambda found: [sweep_table(found)]),
     "compile": from_file("compile.json", lambda found: [sweep_table(found)]),
 }
 """What stands between the marks of each name."""
