@@ -1,7 +1,8 @@
 """How often a paired gate errs: on simulated noise, and on a real checkout that was slowed.
 
     python scripts/gate_experiment.py simulate --out results/reference/gate/simulated.json
-    python scripts/gate_experiment.py real --folder /tmp/gate --out results/reference/gate/real.json
+    python scripts/gate_experiment.py real --folder build/gate-experiment \\
+        --out results/reference/gate/real.json
 
 *simulate* draws the walls of whole gates (24 pairs, A B B A) under several kinds of noise and lets
 the gate's own functions decide them, look by look. The scatter is that of one pair's log ratio. The

@@ -1,4 +1,4 @@
-"""What the engine itself costs a launch: microseconds of host time, on a model that costs none.
+"""What the engine itself costs a tick: microseconds of host time, on a model that costs none.
 
 Decode is served by ``NullModel``, whose stages do nothing, so what remains is queues, tables,
 contexts, exit tests, tokens and the launches' bookkeeping. Two parts are told apart: time *inside*
@@ -40,7 +40,8 @@ from cdbench.stats.blocks import geometric_mean  # noqa: E402
 
 WIDTHS = (1, 8, 32, 128)
 TICKS = 600
-"""Launches that the schedule chooses in the timed part of a cell."""
+"""Choices of the schedule in the timed part of a cell: a core launch each, or a coda launch and the
+prelude launch after it."""
 CELLS = ROOT / "scripts" / "hot_path_cells.py"
 
 
@@ -146,7 +147,9 @@ def compare(codes: Sequence[Code], plan: Plan, blocks: int) -> dict[str, Any]:
             found[name].append(run_block(by_name[name], plan, profiles=block == blocks - 1))
     document: dict[str, Any] = {"blocks": blocks, "ticks": plan.ticks, "codes": {}}
     for name in names:
+        state = manifest.git_state(by_name[name].folder / "cdbench")
         document["codes"][name] = {
+            "git": None if state is None else state.model_dump(mode="json"),
             "cells": medians(found[name]),
             "cdb_over_static_no_exits": over_static(found[name]),
             "profile": found[name][-1]["profile"],

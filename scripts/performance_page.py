@@ -1,6 +1,6 @@
 """Fill the tables of ``docs/performance.md`` from the records of ``results/reference/performance``.
 
-    python scripts/performance_page.py --take results/runs/sweep-bench.cpu    # keep its cells
+    python scripts/performance_page.py --take results/runs/sweep-bench.cpu    # keep its record
     python scripts/performance_page.py                                        # write the page
 
 Between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->`` nothing is written by hand. A
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 from cdbench.render.formats import ratio  # noqa: E402  (the checkout is the package)
 from cdbench.render.markdown import to_markdown  # noqa: E402
 from cdbench.render.table import Table  # noqa: E402
+from cdbench.schema import to_json  # noqa: E402
 from cdbench.schema.files import RESULT_FILE, read_document, read_result, write_whole  # noqa: E402
 from cdbench.schema.sweep import SWEEP_FILE, SweepDocument  # noqa: E402
 from scripts.performance_tables import (  # noqa: E402
@@ -39,6 +40,10 @@ PAGE = ROOT / "docs" / "performance.md"
 RECORDS = ROOT / "results" / "reference" / "performance"
 BENCH = "bench"
 """The directory with the results of the bench set's cells."""
+BENCH_SET = "bench.cpu"
+"""The sweep whose cells are kept whole; of others, the summary is."""
+MANIFESTS = "manifests"
+"""The directory with a manifest for every sweep: its summary has none."""
 REGION = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.S)
 NO_RECORD = "There is no record of this yet.\n"
 DECODE = "cdb/static.decode"
@@ -51,21 +56,8 @@ def bench(records: Path) -> str:
     return _markdown(bench_tables(results)) if results else NO_RECORD
 
 
-def from_file(name: str, tables: Callable[[dict], Sequence[Table]]) -> Callable[[Path], str]:
-    """The tables of one JSON document."""
-
-    def section(records: Path) -> str:
-        document = _read(records / name)
-        return NO_RECORD if document is None else _markdown(tables(document))
-
-    return section
-
-
-def coda_minimum(records: Path) -> str:
+def coda_minimum(document: dict) -> str:
     """The sweep over minimums, and how far ``auto`` is from the best fixed one."""
-    document = _read(records / "coda-minimum.json")
-    if document is None:
-        return NO_RECORD
     lines = []
     for name, best in best_over_auto(document, MINIMUM, DECODE).items():
         said = "not every cell has a figure"
@@ -77,11 +69,8 @@ def coda_minimum(records: Path) -> str:
     return _markdown([sweep_table(document)]) + "\n" + "\n".join(lines) + "\n"
 
 
-def no_exits(records: Path) -> str:
+def no_exits(document: dict) -> str:
     """The sweep without exits, and its speed-ups over all cells."""
-    document = _read(records / "no-exits.json")
-    if document is None:
-        return NO_RECORD
     lines = []
     for figure in ("cdb/static", DECODE):
         found = over_all_cells(document, figure)
@@ -91,44 +80,77 @@ def no_exits(records: Path) -> str:
     return _markdown([sweep_table(document)]) + "\n" + "\n".join(lines) + "\n"
 
 
-SECTIONS: dict[str, Callable[[Path], str]] = {
-    "bench": bench,
-    "dense": from_file("dense.json", lambda found: [dense_table(found)]),
-    "host": from_file("hot-path.json", lambda found: [host_table(found)]),
-    "work-per-tick": from_file("work-per-tick.json", work_tables),
-    "memory": from_file("memory.json", lambda found: [memory_table(found)]),
-    "coda-minimum": coda_minimum,
-    "no-exits": no_exits,
-    "lag": from_file("lag.json", lambda found: [sweep_table(found)]),
-    "compile": from_file("compile.json", lambda found: [sweep_table(found)]),
+def _sweep(document: dict) -> str:
+    return _markdown([sweep_table(document)])
+
+
+FROM_FILE: dict[str, tuple[str, Callable[[dict], str]]] = {
+    "dense": ("dense.json", lambda found: _markdown([dense_table(found)])),
+    "host": ("hot-path.json", lambda found: _markdown([host_table(found)])),
+    "work-per-tick": ("work-per-tick.json", lambda found: _markdown(work_tables(found))),
+    "memory": ("memory.json", lambda found: _markdown([memory_table(found)])),
+    "coda-minimum": ("coda-minimum.json", coda_minimum),
+    "no-exits": ("no-exits.json", no_exits),
+    "lag": ("lag.json", _sweep),
+    "compile": ("compile.json", _sweep),
 }
-"""What stands between the marks of each name."""
+"""Section → its record, and what is made of it."""
+SECTIONS = (BENCH, *FROM_FILE)
+"""What may stand between marks."""
+
+
+def section(name: str, records: Path) -> str:
+    """What stands between the marks of a name. KeyError: there is no such section."""
+    if name == BENCH:
+        return bench(records)
+    file, made_of = FROM_FILE[name]
+    document = _read(records / file)
+    return NO_RECORD if document is None else made_of(document)
 
 
 def filled(page: str, records: Path) -> str:
     """The page with every region made anew. KeyError: a region of no known name."""
-    return REGION.sub(lambda m: f"{m[1]}\n{SECTIONS[m[2]](records)}\n{m[4]}", page)
+    return REGION.sub(lambda m: f"{m[1]}\n{section(m[2], records)}\n{m[4]}", page)
 
 
 def take(sweep: Path, records: Path) -> list[Path]:
-    """Keep the ``result.json`` of every finished cell of a sweep of the bench set.
+    """Keep what a sweep measured: the files written.
+
+    Of the bench set that is the ``result.json`` of every finished cell, of another sweep its
+    summary, and beside it the manifest of one of its runs.
 
     Raises:
         UsageError: it is no sweep, or a result cannot be read.
     """
-    kept = []
-    for cell in read_document(SweepDocument, sweep / SWEEP_FILE).cells:
-        finished = [one for one in cell.rounds if one.state == "finished"]
-        if not finished:
-            continue
-        file = sweep / finished[-1].directory / RESULT_FILE
-        model = read_result(file).model
-        assert model is not None, "a timed run has a model"
-        name = f"{cell.number}-{Path(model.name).name}-{model.dtype}.json"
-        (records / BENCH).mkdir(parents=True, exist_ok=True)
-        kept.append(records / BENCH / name)
-        write_whole(kept[-1], file.read_bytes())
-    return kept
+    document = read_document(SweepDocument, sweep / SWEEP_FILE)
+    finished = {
+        cell.number: sweep / done[-1].directory / RESULT_FILE
+        for cell in document.cells
+        if (done := [one for one in cell.rounds if one.state == "finished"])
+    }
+    if document.name == BENCH_SET:
+        return [_take_cell(number, file, records / BENCH) for number, file in finished.items()]
+    if not finished:
+        return []
+    name = f"{document.name.removeprefix('bench.')}.json"
+    manifest = read_result(next(iter(finished.values()))).manifest
+    return [
+        _keep(records / name, (sweep / SWEEP_FILE).read_bytes()),
+        _keep(records / MANIFESTS / name, to_json(manifest) + "\n"),
+    ]
+
+
+def _take_cell(number: int, file: Path, directory: Path) -> Path:
+    model = read_result(file).model
+    assert model is not None, "a timed run has a model"
+    name = f"{number}-{Path(model.name).name}-{model.dtype}.json"
+    return _keep(directory / name, file.read_bytes())
+
+
+def _keep(file: Path, content: str | bytes) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, content)
+    return file
 
 
 def _markdown(tables: Sequence[Table]) -> str:
@@ -142,7 +164,7 @@ def _read(file: Path) -> dict | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; with ``--check`` only say whether it is as the records have it (1: not)."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--take", type=Path, metavar="SWEEP", help="keep the cells of a sweep")
+    parser.add_argument("--take", type=Path, metavar="SWEEP", help="keep the record of a sweep")
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--records", type=Path, default=RECORDS)

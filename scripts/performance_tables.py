@@ -74,7 +74,8 @@ def _launches(results: Sequence[Result]) -> Table:
         Column("host share, static", direction="down"),
         Column("host share, cdb", direction="down"),
         Column("rows of a coda, cdb"),
-        Column("rows of a core launch / width, cdb"),
+        Column("rows of a core launch / width, static"),
+        Column("the same, cdb"),
     )
     rows = []
     for result in results:
@@ -86,6 +87,7 @@ def _launches(results: Sequence[Result]) -> Table:
             Cell(static.get("host_share"), Kind.PERCENT),
             Cell(cdb.get("host_share"), Kind.PERCENT),
             Cell(cdb.get("coda_width")),
+            Cell(static.get("core_occupancy"), Kind.PERCENT),
             Cell(cdb.get("core_occupancy"), Kind.PERCENT),
         ]
         rows.append(_row(result, cells))
@@ -102,9 +104,10 @@ def _waterfalls(results: Sequence[Result]) -> Table:
             cells = [interval_cell(one.get(effect), Kind.RATIO) for one in factors]
             rows.append(Row((text(words), *cells)))
     why = tuple(
-        f"{_cell_name(result)}: {one.reason}"
+        f"{_cell_name(result)}: {said}"
         for result, one in zip(results, found, strict=True)
-        if one is not None and one.reason
+        if one is not None
+        for said in (*([one.reason] if one.reason else []), *one.notes)
     )
     return Table(tuple(columns), tuple(rows), notes=why)
 
@@ -179,10 +182,10 @@ def _interval(found: Document | None, kind: Kind) -> Cell:
 
 
 def host_table(document: Document) -> Table:
-    """Host time of a launch, checkout by checkout, and the last over the first."""
+    """Host time of a tick, checkout by checkout, and the last over the first."""
     names = list(document["codes"])
     columns = [Column("mode", align="left"), Column("depths", align="left"), Column("width")]
-    columns += [Column(name, "µs a launch", direction="down") for name in names]
+    columns += [Column(name, "µs a tick", direction="down") for name in names]
     compared = document.get("ratios")
     if compared is not None:
         columns.append(Column(f"{compared['of']} over {compared['over']}", direction="down"))

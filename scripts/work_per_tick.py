@@ -7,7 +7,7 @@ ticks in the middle of serving, when finished requests are replaced by waiting o
 - Do 10,000 waiting requests make a tick dearer than 10? The same launches are made, so every count
   has to be equal.
 - How does a tick grow with the width? Operations and lines of code should hardly grow, and the
-  elements that operations touch in proportion to the rows at most.
+  elements that operations touch, from the narrowest width to the widest, in proportion at most.
 
     python scripts/work_per_tick.py --out results/reference/performance/work-per-tick.json
 

@@ -34,8 +34,16 @@ def test_the_page_has_every_section_once() -> None:
 
 
 def test_every_committed_record_is_on_the_page() -> None:
-    shown = {"dense", "hot-path", "work-per-tick", "memory", "coda-minimum", "compile"}
-    assert {file.stem for file in page.RECORDS.glob("*.json")} <= shown
+    shown = {file for file, _ in page.FROM_FILE.values()}
+    assert {file.name for file in page.RECORDS.glob("*.json")} <= shown
+
+
+def test_every_committed_record_says_where_it_comes_from() -> None:
+    """In itself, or beside itself where it is the summary of a sweep."""
+    for file in page.RECORDS.glob("*.json"):
+        manifest = page.RECORDS / page.MANIFESTS / file.name
+        found = json.loads((manifest if manifest.is_file() else file).read_text())
+        assert {"git", "command", "cpu"} <= set(found.get("manifest", found)), file.name
 
 
 @pytest.mark.parametrize("name", page.SECTIONS)
@@ -102,13 +110,13 @@ def test_the_bench_set_is_shown_from_its_results(tmp_path: Path) -> None:
     assert "synthetic depths" in made
 
 
-def sweep_with(tmp_path: Path, state: str = "finished") -> Path:
+def sweep_with(tmp_path: Path, state: str = "finished", name: str = page.BENCH_SET) -> Path:
     """A sweep directory with one cell, whose result is the reference run."""
     sweep, cell = tmp_path / "sweep", tmp_path / "sweep" / "round-1" / "abc"
     cell.mkdir(parents=True)
     shutil.copy(RESULT, cell / "result.json")
     document = {
-        "name": "bench.cpu",
+        "name": name,
         "verb": "run",
         "status": "complete",
         "seed": 0,
@@ -137,8 +145,21 @@ def test_the_cells_of_a_sweep_are_kept(tmp_path: Path) -> None:
     assert kept.read_bytes() == RESULT.read_bytes()
 
 
+def test_of_another_sweep_the_summary_is_kept_and_a_manifest(tmp_path: Path) -> None:
+    sweep, records = sweep_with(tmp_path, name="bench.lag"), tmp_path / "records"
+    assert page.take(sweep, records) == [
+        records / "lag.json",
+        records / page.MANIFESTS / "lag.json",
+    ]
+    assert (records / "lag.json").read_bytes() == (sweep / "sweep.json").read_bytes()
+    kept = json.loads((records / page.MANIFESTS / "lag.json").read_text())
+    assert kept == json.loads(RESULT.read_text())["manifest"]
+
+
 def test_a_cell_that_has_not_finished_is_left_out(tmp_path: Path) -> None:
-    assert page.take(sweep_with(tmp_path, "failed"), tmp_path / "records") == []
+    for name in (page.BENCH_SET, "bench.lag"):
+        sweep = sweep_with(tmp_path / name, "failed", name)
+        assert page.take(sweep, tmp_path / "records") == []
     with pytest.raises(UsageError):
         page.take(tmp_path / "nothing", tmp_path)
 

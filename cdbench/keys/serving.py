@@ -47,7 +47,7 @@ class EngineConfig(Section):
     )
     min_free_residents: Rows = Field(
         default_factory=_default_min_free,
-        description="Free residents that a prefill waits for (default: width/8)",
+        description="Free residents that a prefill waits for (default: width/8, at least 1)",
     )
     prefill_tokens: Tokens = Field(512, description="Most prompt tokens of one prefill launch")
     max_itl_s: Seconds | None = Field(

@@ -15,7 +15,7 @@ from cdbench.runtime.attention.backends import choose_backend
 class EngineConfig:
     """How an engine runs. Widths are rows, prefill is tokens, the budget is bytes.
 
-    ``width`` defaults to ``max_residents``; ``min_free_residents`` to width / 8, rounded up;
+    ``width`` defaults to ``max_residents``; ``min_free_residents`` to width / 8, at least 1;
     ``max_loops`` to the mode's or the model's. Without ``kv_budget_bytes`` the pool grows as
     needed; with one, ``kv_host_bytes`` limits what may be moved to host memory under pressure
     (None: no limit). ``prefix_cache`` reuses the KV of equal prompt prefixes. ``coda_min_rows``

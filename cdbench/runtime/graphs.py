@@ -9,8 +9,9 @@ What differs from launch to launch (whose tokens, positions, loops, rows) is wri
 before the replay. A captured function only reads what residents carry: running it twice changes
 nothing.
 
-Prompts, and decode rows that a chunk rides with, are launched as they come, without a graph; so is
-what is done with a launch's results: keeping states, exit tests, choosing tokens.
+Prompts (but the readouts of ``first_token: select``), and decode rows that a chunk rides with, are
+launched as they come, without a graph; so is what is done with a launch's results: keeping states,
+exit tests, choosing tokens.
 
 On a CPU a graph is the function itself, called again on the same tensors (``recorders.py``).
 """

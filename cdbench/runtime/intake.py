@@ -31,7 +31,7 @@ class Intake:
     ) -> None:
         self.config, self.memory, self.clock, self.pacing = config, memory, clock, pacing
         self.residents = memory.residents
-        self.min_free = config.min_free_residents or -(-width // 8)
+        self.min_free = config.min_free_residents or max(1, width // 8)
         self.arrivals = Arrivals()
         self.job: PrefillJob | None = None
 

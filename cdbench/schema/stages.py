@@ -26,7 +26,7 @@ STAGES_FILE = "stages.json"
 class StageKey(Record):
     """All that a launch's time depends on. Curves are reused only where every field is the same."""
 
-    code_version: str = Field(description="sha256 over the sources of models and runtime")
+    code_version: str = Field(description="sha256 over the sources of models, runtime and stages")
     torch_version: str
     threads: int = Field(description="of one operation, as torch has it")
     attention: str = Field(description="attention backend")
