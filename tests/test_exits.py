@@ -23,7 +23,7 @@ from cdbench.runtime.exit_checks import check_policy
 from cdbench.runtime.exit_rule import ExitRule, Needs
 from cdbench.runtime.exits import RULES, suits
 from cdbench.runtime.residents import Residents
-from cdbench.runtime.rule_memory import signal_dtype
+from cdbench.runtime.rule_memory import RULE_INDEX, signal_dtype
 from tests import tiny
 from tests.reference import ReferenceContext, ReferenceModel
 from tests.staged import DIMS as STAGED_DIMS
@@ -62,6 +62,17 @@ def test_what_a_rule_remembers_starts_afresh_with_every_token() -> None:
     residents.memories.forget(torch.tensor([1]))
     assert memory[0].tolist() == [0.25, 0.25]
     assert memory[1].tolist() == CDF.memory_start(DIMS).tolist()
+
+
+def test_what_a_rule_remembers_is_made_once_and_not_with_every_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy to a GPU at each admission would wait for all that the device has to do."""
+    residents = Residents(3, LOOPS, DIMS, torch.device("cpu"), torch.float64)
+    residents.admit(Request("a", [1], exit=ExitPolicy("cdf", 0.5)), 0.0)
+    monkeypatch.setattr(Tensor, "to", lambda *_: pytest.fail("something was copied"))
+    for rule in ("cdf", "none"):
+        residents.memories.hold(RULE_INDEX[rule])
 
 
 # Every formula in plain Python, loop by loop.

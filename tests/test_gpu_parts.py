@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scripts.gpu_parts import supervisor
+from scripts.gpu_parts import supervisor, switches
 from scripts.gpu_parts.catalogue import PARTS, Part
 from scripts.gpu_parts.check import Check, NotAvailable
 from scripts.gpu_parts.command import ROOT, Options
@@ -124,6 +124,19 @@ def test_only_what_was_shown_right_is_timed(check: Check) -> None:
     assert check.proven_keys() == {"engine.graphs": False, "engine.attention": "sdpa"}
 
 
+def test_graphs_are_tried_with_the_attention_found_right(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that does not run is no fault of the graphs."""
+    seen: list[tuple[Found, Found]] = []
+    monkeypatch.setattr(switches, "compare", lambda check, found, on, off: seen.append((on, off)))
+    check.record.keep("attention", "failed", why="does not compile")
+    switches.graphs(check, {})
+    sdpa = {"engine.attention": "sdpa"}
+    assert seen == [({**sdpa, "engine.graphs": True}, {**sdpa, "engine.graphs": False})]
+    assert list(PARTS).index("attention") < list(PARTS).index("graphs")
+
+
 # Processes that are lost.
 
 WORKER = """
@@ -139,6 +152,7 @@ WORKER = """
     print("ready", flush=True)
     for part in parts:
         print("begin", part, 0.2, flush=True)
+        print("\\nptxas info: what a compiler says, and an empty line, say nothing", flush=True)
         if part == "graphs":
             os.kill(os.getpid(), signal.SIGKILL)
         if part == "attention":

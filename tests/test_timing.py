@@ -12,6 +12,7 @@ from cdbench.runtime.core import ExitPolicy, LaunchLog, LaunchRecord, Request, S
 from cdbench.runtime.engine import Engine
 from cdbench.runtime.engine_config import EngineConfig
 from cdbench.runtime.timing import EventTimer, HostTimer, Mark, launch_timer
+from tests import tiny
 from tests.tiny import StepClock
 
 
@@ -91,6 +92,44 @@ def test_events_are_brought_to_the_hosts_clock_and_nothing_waits_while_it_runs()
     assert starts == [pytest.approx((51.0, 0.008)), pytest.approx((51.010, 0.005))]
     assert (waiting_before, log.awaits_device) == (True, False)
     assert log.records == log.records, "read again they are the same"
+
+
+def test_what_the_host_prepares_is_no_part_of_a_launch_on_a_device() -> None:
+    """A device that has run out of work meanwhile was idle, not busy."""
+    device, log = FakeDevice(), LaunchLog()
+    timer = EventTimer(StepClock(), log, device.event)
+    began = timer.start()
+    device.time_ms += 4.0  # the host writes tables and copies them
+    timer.prepared(began)
+    device.time_ms += 3.0
+    timer.finish(began, (Stage.CORE, 3, 0, None, 9, 4))
+    (record,) = log.records
+    assert (record.start_s, record.duration_s) == pytest.approx((1.004, 0.003))
+
+
+def test_on_the_hosts_clock_it_is() -> None:
+    log, clock = LaunchLog(), StepClock()
+    timer = HostTimer(clock, log)
+    began = timer.start()
+    clock.time_s += 4.0
+    timer.prepared(began)
+    timer.finish(began, (Stage.CORE, 3, 0, None, 9, 4))
+    assert log.records[0].duration_s == 5.0
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_every_launch_of_an_engine_says_when_it_is_prepared(graphs: bool) -> None:
+    """But for the readout of prompts, whose inputs are on the device already."""
+    device, log, prepared = FakeDevice(), LaunchLog(), []
+
+    class Told(EventTimer):
+        def prepared(self, began: Mark) -> None:
+            prepared.append(began)
+
+    engine = Engine(tiny.huginn(), EngineConfig(max_residents=2, graphs=graphs), observer=log)
+    engine.runner.timer = Told(engine.clock, log, device.event)
+    assert len(list(engine.run([Request("a", [1, 2, 3], max_new_tokens=4)]))) == 1
+    assert len(prepared) == len(log.records) - 1
 
 
 def test_each_run_finds_its_beginning_anew_and_events_are_used_again() -> None:

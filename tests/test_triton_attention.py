@@ -217,8 +217,13 @@ def made(kernel, pointers, values, constants):
     source = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
 
-for number, precise, name, parts in (
-    ("bf16", "fp32", tl.float32, 4), ("fp64", "fp64", tl.float64, 1)
+for number, precise, name, parts, heads, size, block in (
+    ("bf16", "fp32", tl.float32, 4, 2, 48, 16),
+    ("fp64", "fp64", tl.float64, 1, 2, 48, 16),
+    # One query head a key/value head, as the published models have it.
+    ("bf16", "fp32", tl.float32, 1, 1, 128, 64),
+    ("bf16", "fp32", tl.float32, 16, 1, 96, 64),
+    ("fp64", "fp64", tl.float64, 8, 1, 12, 64),
 ):
     out = number if parts == 1 else precise
     text = made(
@@ -226,8 +231,8 @@ for number, precise, name, parts in (
         {"queries": "*" + number, "pool": "*" + number, "table": "*i32", "reads": "*i64",
          "out": "*" + out, "sums": "*" + out},
         {"token_stride": "i32", "head_stride": "i32"},
-        {"GROUPS": 2, "PER_GROUP": 2, "HEAD": 48, "M": 2, "E": 64, "N": 16, "PARTS": parts,
-         "PRECISE": name},
+        {"GROUPS": 2, "PER_GROUP": heads, "HEAD": size, "M": heads,
+         "E": triton.next_power_of_2(size), "N": block, "PARTS": parts, "PRECISE": name},
     )
     assert "ld.global" in text
 text = made(

@@ -60,7 +60,8 @@ ExitOption = Annotated[
         "--exit",
         metavar="RULE",
         help="none, fixed:D, RULE[@X] (`cdbench list rules`), trace:FILE[@X] to replay a "
-        "recording, or lookahead:PATH[@X] with --exit-lag 1; X: a threshold. Default: the model card's.",
+        "recording, or lookahead:PATH[@X] with --exit-lag 1; X: a threshold. Default: the model "
+        "card's.",
     ),
 ]
 WorkOption = Annotated[

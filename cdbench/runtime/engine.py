@@ -27,7 +27,7 @@ from cdbench.metrics.curves import MeasuredCurves
 from cdbench.models.base import StagedModel
 from cdbench.models.compiled import compiled
 from cdbench.runtime.admission import check_request
-from cdbench.runtime.attention.backends import choose_backend, plan_class
+from cdbench.runtime.attention.backends import avoid_plans_by_shape, choose_backend, plan_class
 from cdbench.runtime.core import (
     Clock,
     FinishReason,
@@ -69,6 +69,7 @@ class Engine:
         check_model(config, model)
         self.mode = parse_mode(config.mode)
         self.attention = choose_backend(config.attention, model.device)
+        avoid_plans_by_shape(model.device)
         """The attention backend that decode launches use."""
         self.width = config.width or config.max_residents
         self.model = model = compiled(model, self.width) if config.compile else model

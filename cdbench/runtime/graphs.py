@@ -94,16 +94,20 @@ class StageGraphs:
         functions, device = runner.functions, runner.device
         return StageGraphs(functions, runner.cache, width, attention, recorder, device)
 
-    def run(
+    def prepare(
         self, stage: Stage, residents: IntArray, positions: IntArray, loops: IntArray
-    ) -> Outputs:
-        """One launch, at most ``width`` rows wide. The next one overwrites what it returns."""
+    ) -> Callable[[], Outputs]:
+        """A launch at most ``width`` rows wide, its inputs written: a call makes it.
+
+        It is called before another is prepared, and the next one overwrites what it returns.
+        """
         of = self._stages[stage]
         context = self._context(of, int(positions.max()) + 1)
         of.contexts.add(context)
         self._fill(of.cache, residents, positions, loops)
-        graph = self._graph(stage, row_bucket(residents.size, self.width), context)
-        return tuple(values[: residents.size] for values in graph.replay())
+        rows = residents.size
+        graph = self._graph(stage, row_bucket(rows, self.width), context)
+        return lambda: tuple(values[:rows] for values in graph.replay())
 
     def capture(self) -> None:
         """Capture every number of rows, at the contexts that have come so far.

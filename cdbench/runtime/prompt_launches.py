@@ -57,7 +57,9 @@ class PromptLaunches:
         """Embed a chunk of prompt tokens: its state before loop 1."""
         began = self.runner.start()
         ctx = self.runner.contexts.prefill(Stage.PRELUDE, chunk.segments, 1)
-        chunk.state, chunk.injection = self.model.prelude(self.runner.tensor(chunk.ids), ctx)
+        ids = self.runner.tensor(chunk.ids)
+        self.runner.prepared(began)
+        chunk.state, chunk.injection = self.model.prelude(ids, ctx)
         if self.runner.random_state:
             chunk.state = self.runner.initial_state(*segment_positions(chunk.segments), chunk.state)
         if self.runner.carried.readout is not None:
@@ -74,6 +76,7 @@ class PromptLaunches:
         began = self.runner.start()
         before = chunk.state
         ctx = self.runner.contexts.prefill(Stage.CORE, chunk.segments, loop)
+        self.runner.prepared(began)
         chunk.state = self.model.core(before, chunk.injection, ctx)
         met = self._after_chunk(chunk, before, watch)
         self.runner.launched(Stage.CORE, began, chunk.reach, prefill_rows=chunk.ids.size)
@@ -95,6 +98,7 @@ class PromptLaunches:
             assert chunk.injection is not None
             injection = torch.cat([injection, chunk.injection])
         ctx = self.runner.contexts.mixed(residents, loops, chunk.segments, loop)
+        self.runner.prepared(began)
         both = self.model.core(torch.cat([before, chunk_before]), injection, ctx)
         state, chunk.state = both[: residents.size], both[residents.size :]
         outputs = self.runner.absorbed(where, before, state)
@@ -133,6 +137,7 @@ class PromptLaunches:
         if not self.model.dims.coda_layers:
             return False
         ctx = self.runner.contexts.prefill(Stage.CODA, chunk.segments, 1)
+        self.runner.prepared(began)
         chunk.state = self.model.coda(chunk.state, ctx)
         self.runner.launched(Stage.CODA, began, chunk.reach, prefill_rows=chunk.ids.size)
         return True

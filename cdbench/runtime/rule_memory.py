@@ -39,12 +39,15 @@ class RuleMemory:
 
     def hold(self, index: int) -> None:
         """Make room for what a rule remembers, the first time that one of its requests comes."""
+        if index in self.by_rule:
+            return
         rule = RULE_LIST[index]
-        dtype = self.logits_dtype if rule.remembers_logits else self.dtype
-        start = rule.memory_start(self.dims).to(self.device, dtype)
-        if start.numel() and index not in self.by_rule:
-            self._starts[index] = start
-            self.by_rule[index] = start.repeat(self.capacity, 1)
+        start = rule.memory_start(self.dims)
+        # Every request comes by here: a copy to a GPU would wait for all that it has to do.
+        if start.numel():
+            dtype = self.logits_dtype if rule.remembers_logits else self.dtype
+            self._starts[index] = start.to(self.device, dtype)
+            self.by_rule[index] = self._starts[index].repeat(self.capacity, 1)
 
     def forget(self, residents_T: Tensor) -> None:
         """Put these residents' lines back to how they stand before loop 1."""

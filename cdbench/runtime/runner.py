@@ -9,6 +9,7 @@ it says is on its way when it returns (``readback.py``), and who needs it waits 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -95,7 +96,8 @@ class Runner:
         for cache in self.cache.stages.values():
             cache.settle(residents, before, last_depths)
         where = self.tensor(residents)
-        state, *injection = self._stage(Stage.PRELUDE, residents, where, np.ones_like(residents))
+        ones = np.ones_like(residents)
+        state, *injection = self._stage(Stage.PRELUDE, residents, where, ones, began)
         calls_T = self.tests.before_loops(residents, injection[0] if injection else state)
         res.memories.forget(where)
         state = self.initial_state(residents, res.position[residents], state)
@@ -111,11 +113,12 @@ class Runner:
         if self.graphs is None:
             batch = self.carried.batch(residents)
             where, ctx = batch.where, self.contexts.decode(Stage.CORE, residents, loops)
+            self.prepared(began)
             outputs = self._loop(where, batch.state, batch.injection, ctx)
             tests = self.after_loop(residents, loops, where, outputs, batch)
         else:
             where = self.tensor(residents)
-            outputs = self._stage(Stage.CORE, residents, where, loops)
+            outputs = self._stage(Stage.CORE, residents, where, loops, began)
             tests = self.after_loop(residents, loops, where, outputs)
         reach = self.reach(residents)
         self.launched(Stage.CORE, began, reach, decode_rows=residents.size, loops=loops)
@@ -147,7 +150,7 @@ class Runner:
         """
         began = self.start()
         where = self.tensor(residents)
-        (logits,) = self._stage(Stage.CODA, residents, where, np.ones_like(residents))
+        (logits,) = self._stage(Stage.CODA, residents, where, np.ones_like(residents), began)
         chosen = self.choose(residents, where, logits, tested=True)
         rows = residents.size
         reach = self.reach(residents)
@@ -156,11 +159,18 @@ class Runner:
 
     # What decode launches compute.
 
-    def _stage(self, stage: Stage, residents: IntArray, where: Tensor, loops: IntArray) -> Outputs:
+    def _stage(
+        self, stage: Stage, residents: IntArray, where: Tensor, loops: IntArray, began: Mark
+    ) -> Outputs:
         """A decode launch of one stage, captured where launches are; ``where``: the residents."""
         if self.graphs is not None and residents.size <= self.graphs.width:
-            return self.graphs.run(stage, residents, self.residents.position[residents], loops)
-        return self.functions[stage](where, self.contexts.decode(stage, residents, loops))
+            positions = self.residents.position[residents]
+            launch = self.graphs.prepare(stage, residents, positions, loops)
+        else:
+            ctx = self.contexts.decode(stage, residents, loops)
+            launch = partial(self.functions[stage], where, ctx)
+        self.prepared(began)
+        return launch()
 
     def _run_prelude(self, where: Tensor, ctx: StageContext) -> Outputs:
         state, injection = self.model.prelude(self.tokens.index_select(0, where), ctx)
@@ -252,6 +262,11 @@ class Runner:
 
     def start(self) -> Mark:
         return 0.0 if self.timer is None else self.timer.start()
+
+    def prepared(self, began: Mark) -> None:
+        """Tell the timer that a launch's inputs are made: what follows is computed."""
+        if self.timer is not None:
+            self.timer.prepared(began)
 
     def launched(
         self,

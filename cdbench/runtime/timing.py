@@ -2,8 +2,10 @@
 
 A launch ends where the host has its result, so on a CPU the host's clock sees all of it. A GPU runs
 behind the host, and waiting for it after every launch would change what is measured: there an event
-is recorded before and after the launch, and the times are read once somebody asks for them, after
-the run. The events' times are brought to the host's clock at one point of each run.
+is recorded before the launch's first kernel and after its last, and the times are read once
+somebody asks for them, after the run. What the host prepares beforehand is no part of it: a device
+that has run out of work meanwhile was idle. The events' times are brought to the host's clock at
+one point of each run.
 
 The CUDA timer has been tested with made-up events only: it has not been run on a GPU yet.
 """
@@ -49,6 +51,10 @@ class LaunchTimer(Protocol):
 
     def start(self) -> Mark: ...
 
+    def prepared(self, began: Mark) -> None:
+        """The host has made ready what it began: a device's part of the launch begins here."""
+        ...
+
     def finish(self, began: Mark, what: LaunchKind) -> None: ...
 
 
@@ -62,6 +68,9 @@ class HostTimer:
 
     def start(self) -> float:
         return self._clock.now()
+
+    def prepared(self, began: Mark) -> None:
+        """On a CPU the preparation is part of the launch."""
 
     def finish(self, began: Mark, what: LaunchKind) -> None:
         assert isinstance(began, float)
@@ -84,6 +93,10 @@ class EventTimer:
         if self._zero is None or not self._log.awaits_device:
             self._anchor()
         return self._recorded()
+
+    def prepared(self, began: Mark) -> None:
+        assert not isinstance(began, float)
+        began.record()
 
     def finish(self, began: Mark, what: LaunchKind) -> None:
         assert not isinstance(began, float)

@@ -24,11 +24,13 @@ from scripts.gpu_parts.command import ROOT, Options, worker_arguments
 from scripts.gpu_parts.record import Record
 from scripts.gpu_parts.summary import print_summary
 
-START_S = 60.0
-"""For a worker to import what it needs and find its device."""
+START_S = 150.0
+"""For a worker to import what it needs and find its device, with nothing in the disk's cache."""
 GRACE_S = 20.0
 """After a part should have ended by itself, before its worker is killed: a run that was cut still
 sums up what it has."""
+SAID = ("ready", "begin", "end")
+"""First words of what a worker says."""
 FAILED = 1
 WORKER_ERROR = 4
 INTERRUPTED = 130
@@ -113,7 +115,9 @@ class _Run:
                 return Ended(child.wait(), ready, at, late=True)
             if line is None:
                 return Ended(child.wait(), ready, at)
-            word, *rest = line.split()
+            word, *rest = line.split() or [""]
+            if word not in SAID:  # a library's or a compiler's
+                continue
             at = rest[0] if word == "begin" else None
             until = time.monotonic() + GRACE_S + (float(rest[1]) if at is not None else 0.0)
             ready = self.ready = True

@@ -40,6 +40,15 @@ def choose_backend(asked: str, device: torch.device) -> Backend:
     return "triton"
 
 
+def avoid_plans_by_shape(device: torch.device) -> None:
+    """Keep torch from attention through cuDNN, which makes a plan for every shape it meets.
+
+    Decode launches have another number of rows or another context almost every time.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def plan_class(backend: Backend) -> type[SdpaPlan]:
     """The class that a backend's plans are made from."""
     if backend == "sdpa":
