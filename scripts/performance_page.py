@@ -29,6 +29,7 @@ from scripts.performance_tables import (  # noqa: E402
     bench_tables,
     best_over_auto,
     dense_table,
+    gains,
     host_table,
     memory_table,
     over_all_cells,
@@ -80,6 +81,23 @@ def no_exits(document: dict) -> str:
     return _markdown([sweep_table(document)]) + "\n" + "\n".join(lines) + "\n"
 
 
+def compiled(document: dict) -> str:
+    """The sweep over ``engine.compile``, and the throughput of compiled cells over the others."""
+    modes = {
+        mode: gains(document, "engine.compile", f"{mode}.output_throughput")
+        for mode in ("static", "cdb")
+    }
+    lines = []
+    for cell in modes["static"]:
+        said = [
+            f"{mode} {ratio(found.estimate, found.low, found.high)}"
+            for mode, by_cell in modes.items()
+            if (found := by_cell[cell]) is not None
+        ]
+        lines.append(f"- {cell}, compiled over not: {', '.join(said) or 'no figure'}")
+    return _sweep(document) + "\n" + "\n".join(lines) + "\n"
+
+
 def _sweep(document: dict) -> str:
     return _markdown([sweep_table(document)])
 
@@ -92,7 +110,7 @@ FROM_FILE: dict[str, tuple[str, Callable[[dict], str]]] = {
     "coda-minimum": ("coda-minimum.json", coda_minimum),
     "no-exits": ("no-exits.json", no_exits),
     "lag": ("lag.json", _sweep),
-    "compile": ("compile.json", _sweep),
+    "compile": ("compile.json", compiled),
 }
 """Section → its record, and what is made of it."""
 SECTIONS = (BENCH, *FROM_FILE)

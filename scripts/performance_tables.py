@@ -287,9 +287,31 @@ def _best_over_auto(found: Mapping[Any, Document | None]) -> Interval | None:
     fixed = [one for value, one in known.items() if value != "auto"]
     if len(known) < len(found) or "auto" not in known or not fixed:
         return None
-    pair = max(fixed, key=lambda one: one["estimate"]), known["auto"]
-    ratio, n = pair[0]["estimate"] / pair[1]["estimate"], min(one["n"] for one in pair)
-    reach = _joint_reach(pair)
+    return _over(max(fixed, key=lambda one: one["estimate"]), known["auto"])
+
+
+def gains(document: Document, key: str, figure: str) -> dict[str, Interval | None]:
+    """A figure where a switch is on over that where it is off, by what else the cells differ in.
+
+    None where a cell of the two has no figure.
+    """
+    pairs: dict[str, dict[bool, Document | None]] = {}
+    for cell in document["cells"]:
+        others = {k: v for k, v in cell["changes"].items() if k != key}
+        name = f"{PurePath(str(others['model'])).name}, {others['dtype']}"
+        pairs.setdefault(name, {})[cell["changes"][key]] = cell["figures"].get(figure)
+    return {
+        name: None
+        if (on := pair.get(True)) is None or (off := pair.get(False)) is None
+        else _over(on, off)
+        for name, pair in pairs.items()
+    }
+
+
+def _over(one: Document, other: Document) -> Interval:
+    """The ratio of two figures that were measured apart."""
+    ratio, n = one["estimate"] / other["estimate"], min(one["n"], other["n"])
+    reach = _joint_reach([one, other])
     if reach is None:
         return Interval(ratio, None, None, n)
     return Interval(ratio, ratio * exp(-reach), ratio * exp(reach), n)

@@ -12,7 +12,7 @@ import pytest
 
 from cdbench.errors import UsageError
 from scripts import performance_page as page
-from scripts.performance_tables import best_over_auto, over_all_cells
+from scripts.performance_tables import best_over_auto, gains, over_all_cells
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "results" / "reference" / "waterfall" / "bench-ouro.json"
@@ -215,3 +215,17 @@ def test_cells_that_were_measured_apart_are_pooled_as_one_ratio() -> None:
 def test_nothing_is_pooled_where_a_cell_has_no_interval(missing: Any) -> None:
     assert over_all_cells(cells(one=(0.9, 0.8, 1.0), two=missing), page.DECODE) is None
     assert over_all_cells({"cells": []}, page.DECODE) is None
+
+
+def test_what_a_switch_gains_is_the_ratio_of_two_cells() -> None:
+    on, off = (1.1, 1.1 * exp(-0.003), 1.1 * exp(0.003)), (1.0, exp(-0.004), exp(0.004))
+    document = cells(on=on, off=off)
+    for cell, switch in zip(document["cells"], (True, False), strict=True):
+        cell["changes"] = {"model": "configs/models/m", "dtype": "float32", "switch": switch}
+    (found,) = gains(document, "switch", page.DECODE).items()
+    assert found[0] == "m, float32"
+    assert found[1] is not None
+    assert found[1].estimate == pytest.approx(1.1)
+    assert [found[1].low, found[1].high] == pytest.approx([1.1 * exp(-0.005), 1.1 * exp(0.005)])
+    document["cells"].pop()
+    assert gains(document, "switch", page.DECODE) == {"m, float32": None}
