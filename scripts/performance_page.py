@@ -25,6 +25,7 @@ from cdbench.render.table import Table  # noqa: E402
 from cdbench.schema import to_json  # noqa: E402
 from cdbench.schema.files import RESULT_FILE, read_document, read_result, write_whole  # noqa: E402
 from cdbench.schema.sweep import SWEEP_FILE, SweepDocument  # noqa: E402
+from cdbench.stats.interval import Interval  # noqa: E402
 from scripts.performance_tables import (  # noqa: E402
     bench_tables,
     best_over_auto,
@@ -63,11 +64,9 @@ def coda_minimum(document: dict) -> str:
     for name, best in best_over_auto(document, MINIMUM, DECODE).items():
         said = "not every cell has a figure"
         if best is not None:
-            said = (
-                f"the best fixed minimum over `auto`: {ratio(best.estimate, best.low, best.high)}"
-            )
+            said = f"the best fixed minimum over `auto`: {_ratio(best)}"
         lines.append(f"- {name}: {said}")
-    return _markdown([sweep_table(document)]) + "\n" + "\n".join(lines) + "\n"
+    return _sweep_and(document, lines)
 
 
 def no_exits(document: dict) -> str:
@@ -76,9 +75,9 @@ def no_exits(document: dict) -> str:
     for figure in ("cdb/static", DECODE):
         found = over_all_cells(document, figure)
         if found is not None:
-            said = ratio(found.estimate, found.low, found.high)
-            lines.append(f"- {figure}, geometric mean over the {found.n} cells: {said}")
-    return _markdown([sweep_table(document)]) + "\n" + "\n".join(lines) + "\n"
+            mean = f"geometric mean over the {found.n} cells: {_ratio(found)}"
+            lines.append(f"- {figure}, {mean}")
+    return _sweep_and(document, lines)
 
 
 def compiled(document: dict) -> str:
@@ -90,16 +89,24 @@ def compiled(document: dict) -> str:
     lines = []
     for cell in modes["static"]:
         said = [
-            f"{mode} {ratio(found.estimate, found.low, found.high)}"
+            f"{mode} {_ratio(found)}"
             for mode, by_cell in modes.items()
             if (found := by_cell[cell]) is not None
         ]
         lines.append(f"- {cell}, compiled over not: {', '.join(said) or 'no figure'}")
-    return _sweep(document) + "\n" + "\n".join(lines) + "\n"
+    return _sweep_and(document, lines)
 
 
 def _sweep(document: dict) -> str:
     return _markdown([sweep_table(document)])
+
+
+def _sweep_and(document: dict, lines: Sequence[str]) -> str:
+    return _sweep(document) + "\n" + "\n".join(lines) + "\n"
+
+
+def _ratio(found: Interval) -> str:
+    return ratio(found.estimate, found.low, found.high)
 
 
 FROM_FILE: dict[str, tuple[str, Callable[[dict], str]]] = {

@@ -6,7 +6,7 @@ one thing. Documents come as they are read from JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, hypot, log
 from pathlib import PurePath
 from typing import Any
@@ -117,9 +117,13 @@ def _row(result: Result, cells: Sequence[Cell]) -> Row:
 
 
 def _cell_name(result: Result) -> str:
-    """``bench-ouro, float32``."""
     assert result.model is not None, "a timed run has a model"
-    return f"{PurePath(result.model.name).name}, {result.model.dtype}"
+    return _named(result.model.name, result.model.dtype)
+
+
+def _named(model: str, dtype: str) -> str:
+    """``bench-ouro, float32``."""
+    return f"{PurePath(model).name}, {dtype}"
 
 
 def _speed_up(result: Result, over: str, scope: str) -> IntervalRecord | None:
@@ -274,11 +278,7 @@ def best_over_auto(document: Document, key: str, figure: str) -> dict[str, Inter
     The two cells were measured apart: the reach of the interval, in logs, is that of both together.
     None where a cell of the group has no figure.
     """
-    groups: dict[str, dict[Any, Document | None]] = {}
-    for cell in document["cells"]:
-        others = {k: v for k, v in cell["changes"].items() if k != key}
-        name = " ".join(f"{k}={v}" for k, v in others.items())
-        groups.setdefault(name, {})[cell["changes"][key]] = cell["figures"].get(figure)
+    groups = _by_value(document, key, figure, _all_changes)
     return {name: _best_over_auto(found) for name, found in groups.items()}
 
 
@@ -295,17 +295,35 @@ def gains(document: Document, key: str, figure: str) -> dict[str, Interval | Non
 
     None where a cell of the two has no figure.
     """
-    pairs: dict[str, dict[bool, Document | None]] = {}
-    for cell in document["cells"]:
-        others = {k: v for k, v in cell["changes"].items() if k != key}
-        name = f"{PurePath(str(others['model'])).name}, {others['dtype']}"
-        pairs.setdefault(name, {})[cell["changes"][key]] = cell["figures"].get(figure)
+    pairs = _by_value(document, key, figure, _model_and_dtype)
     return {
         name: None
         if (on := pair.get(True)) is None or (off := pair.get(False)) is None
         else _over(on, off)
         for name, pair in pairs.items()
     }
+
+
+def _by_value(
+    document: Document, key: str, figure: str, named: Callable[[Document], str]
+) -> dict[str, dict[Any, Document | None]]:
+    """A figure by the value of a key, for each group of cells that differ in it alone.
+
+    ``named`` makes a group's name of its other changes.
+    """
+    groups: dict[str, dict[Any, Document | None]] = {}
+    for cell in document["cells"]:
+        others = {k: v for k, v in cell["changes"].items() if k != key}
+        groups.setdefault(named(others), {})[cell["changes"][key]] = cell["figures"].get(figure)
+    return groups
+
+
+def _all_changes(others: Document) -> str:
+    return " ".join(f"{k}={v}" for k, v in others.items())
+
+
+def _model_and_dtype(others: Document) -> str:
+    return _named(others["model"], others["dtype"])
 
 
 def _over(one: Document, other: Document) -> Interval:

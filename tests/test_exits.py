@@ -70,9 +70,13 @@ def test_what_a_rule_remembers_is_made_once_and_not_with_every_request(
     """A copy to a GPU at each admission would wait for all that the device has to do."""
     residents = Residents(3, LOOPS, DIMS, torch.device("cpu"), torch.float64)
     residents.admit(Request("a", [1], exit=ExitPolicy("cdf", 0.5)), 0.0)
+    held = dict(residents.memories.by_rule)
+    assert list(held) == [RULE_INDEX["cdf"]]
     monkeypatch.setattr(Tensor, "to", lambda *_: pytest.fail("something was copied"))
     for rule in ("cdf", "none"):
         residents.memories.hold(RULE_INDEX[rule])
+    assert list(residents.memories.by_rule) == list(held)
+    assert residents.memories.by_rule[RULE_INDEX["cdf"]] is held[RULE_INDEX["cdf"]]
 
 
 # Every formula in plain Python, loop by loop.

@@ -69,8 +69,8 @@ class Engine:
         check_model(config, model)
         self.mode = parse_mode(config.mode)
         self.attention = choose_backend(config.attention, model.device)
-        avoid_plans_by_shape(model.device)
         """The attention backend that decode launches use."""
+        avoid_plans_by_shape(model.device)
         self.width = config.width or config.max_residents
         self.model = model = compiled(model, self.width) if config.compile else model
         self.max_loops = mode_loops(self.mode, config.max_loops or model.dims.max_loops)
