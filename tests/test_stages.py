@@ -110,11 +110,28 @@ def test_chunks_halve_and_never_hold_more_than_the_residents_can_bring() -> None
 
 def test_contexts_of_later_tokens_by_hand() -> None:
     assert later_contexts([(10, 2), (4, 5), (50, 1)]) == (5, 6, 7, 8, 11)
-    assert grid_contexts((5, 6, 7, 8, 11), max_positions=99) == (5, 7, 11)
+    assert grid_contexts((5, 6, 70, 80, 110), max_positions=200) == (5, 70, 110)
     # A cell needs a prompt, and a position after its context.
     assert grid_contexts((2, 2, 50, 99, 99), max_positions=99) == (3, 50, 98)
     with pytest.raises(UsageError, match="no request has a later token"):
         later_contexts([(4, 1)])
+
+
+@pytest.mark.parametrize(
+    ("later", "measured"),
+    [
+        ((5, 6, 8), (8,)),
+        ((5, 5, 20), (20,)),
+        ((5, 5, 21), (5, 21)),
+        ((5, 18, 31), (5, 31)),
+        ((5, 50, 60), (5, 60)),
+        ((5, 21, 37), (5, 21, 37)),
+    ],
+)
+def test_contexts_near_a_larger_one_are_measured_with_it(
+    later: tuple[int, ...], measured: tuple[int, ...]
+) -> None:
+    assert grid_contexts(later, max_positions=99) == measured
 
 
 def test_contexts_that_do_not_fit_the_model_are_refused(prompts: str) -> None:
@@ -544,9 +561,9 @@ def test_the_command_writes_and_prints_and_replaces_only_when_told(
     assert "core_with_exit" in printed.out
     assert "GFLOP/s" in printed.out
     assert "measuring stages (1 passes)" in printed.err
-    # Prompts of 4 tokens and 9 more: later tokens at 5 to 12.
+    # Prompts of 4 tokens and 9 more: later tokens at 5 to 12, which are near.
     document = read_document(StageCurves, out / "stages.json")
-    assert (document.contexts, document.rows) == ([5, 8, 12], "ragged")
+    assert (document.contexts, document.rows) == ([12], "ragged")
     assert main([*arguments, "--out", str(out)]) == 2
     assert "add --force" in capsys.readouterr().err
     assert main([*arguments, "--out", str(out), "--force", "--contexts", "9"]) == 0
@@ -681,6 +698,16 @@ def test_saved_curves_reach_a_quarter_beyond_their_contexts_and_no_wider(
     points = [p for p in document.points if (p.stage, p.rows) != ("coda", 3)]
     less = document.model_copy(update={"points": points})
     assert "reach 2 rows" in (uncovered(less, [low], 3) or "")
+
+
+def test_saved_curves_reach_down_as_far_as_contexts_are_measured_as_one(
+    document: StageCurves,
+) -> None:
+    later = range(5, 21)
+    only = document.model_copy(update={"contexts": list(grid_contexts(later, max_positions=99))})
+    assert only.contexts == [20]
+    assert uncovered(only, later, width=3) is None
+    assert uncovered(only, [4, *later], width=3) is not None
 
 
 def test_cells_are_no_wider_than_free_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

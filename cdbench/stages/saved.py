@@ -12,6 +12,7 @@ from cdbench.runtime.exit_rule import Needs
 from cdbench.runtime.exits import RULES
 from cdbench.schema.files import read_document
 from cdbench.schema.stages import STAGES_FILE, StageCurves
+from cdbench.stages.grid import NEAR_POSITIONS
 from cdbench.stages.key import differences, stage_key
 
 BEYOND = 1.25
@@ -54,7 +55,8 @@ def uncovered(saved: StageCurves, contexts: Sequence[int], width: int) -> str | 
     if reached < width:
         return f"they reach {reached} rows, launches here have up to {width}"
     low, high = min(contexts), max(contexts)
-    if low >= saved.contexts[0] / BEYOND and high <= saved.contexts[-1] * BEYOND:
+    least = min(saved.contexts[0] / BEYOND, saved.contexts[0] - NEAR_POSITIONS + 1)
+    if low >= least and high <= saved.contexts[-1] * BEYOND:
         return None
     return (
         f"they were measured at contexts of {saved.contexts[0]} to {saved.contexts[-1]}, later "
