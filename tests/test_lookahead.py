@@ -399,6 +399,25 @@ def test_a_call_before_loop_1_ends_a_token_after_it_unless_the_floor_is_higher()
         assert found.predicted_depths == [None] + [R] * 5
 
 
+def test_gates_that_share_a_launch_speak_for_their_own_rows_alone() -> None:
+    model = model_of("ouro")
+    first, second, third = gated("ouro", 3, 6)
+    patient = Watch(4, 0.0, 1)
+    mixed = [
+        changed(first, watch=patient, **always()),
+        changed(second, watch=patient, **before_loop_1()),
+        dataclasses.replace(third, exit=dataclasses.replace(third.exit, lookahead=None)),
+        changed(dataclasses.replace(third, id="never"), **always(0.0)),
+    ]
+    config = EngineConfig(mode="cdb", max_residents=4, width=4)
+    found = {r.id: r for r in Engine(model, config).run(mixed)}
+    assert found[first.id].executed_depths == [R] + [2] * 5
+    assert found[second.id].executed_depths == [R] + [1] * 5
+    # No gate calls for it, and the one that never calls leaves it to the rule as well.
+    assert found[third.id].executed_depths == found["never"].executed_depths
+    assert found[third.id].executed_depths == one(model, mixed[2]).executed_depths
+
+
 def test_a_pre_loop_gate_that_never_calls_changes_no_token() -> None:
     model = model_of("ouro")
     (request,) = gated("ouro", 1, 20, rule_threshold=0.3, watch=Watch(4, 0.0, 1))

@@ -92,7 +92,7 @@ def probabilities(gate: Gate, tokens: Tokens) -> FloatArray:
             part = slice(begin, begin + MOST_ROWS)
             state = torch.from_numpy(np.ascontiguousarray(tokens.states[part, loop - 1]))
             signal = torch.from_numpy(tokens.signals[part, loop - 1]).float()
-            score = gate.score(state, signal, torch.full((len(state),), loop))
+            score = gate.score(state, signal, np.full(len(state), loop))
             found[part, loop - 1] = torch.sigmoid(score).double().numpy()
     return found
 

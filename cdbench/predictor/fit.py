@@ -210,7 +210,7 @@ def _scores(gate: Gate, tokens: Tokens) -> torch.Tensor:
     token, loop = tokens.decisions()
     state = torch.from_numpy(tokens.states[token, loop - 1])
     signal = torch.from_numpy(tokens.signals[token, loop - 1]).float()
-    return gate.score(state, signal, torch.from_numpy(loop))
+    return gate.score(state, signal, loop)
 
 
 def _counts(

@@ -9,24 +9,24 @@ from cdbench.runtime.residents import UNASKED, Residents
 
 
 def look_before(res: Residents, residents: IntArray, calls: BoolArray) -> None:
-    """Take the pre-loop gates' calls for loop 1."""
-    called = residents[calls]
+    """Take the pre-loop gates' calls for loop 1, of those that were asked."""
+    called = residents[calls & res.foresight.asked_before(residents)]
     _call(res, called, np.ones_like(called))
 
 
 def look_ahead(res: Residents, residents: IntArray, loops: IntArray, calls: BoolArray) -> None:
     """Take the gates' calls for the loop after ``loops``, once the tests after these are recorded.
 
-    A call counts where the token goes on to that loop, none was called before, and the rule has
-    not asked by itself, at a depth that the gate could have called. That loop may have been
-    launched meanwhile.
+    A call counts where a gate was asked, the token goes on to that loop, none was called before,
+    and the rule has not asked by itself, at a depth that the gate could have called. That loop may
+    have been launched meanwhile.
     """
     foresight = res.foresight
     asked = res.requested[residents] <= loops
     foresight.settle(residents, loops, asked)
     late = asked & (loops >= foresight.earliest[residents])
     is_first = (res.exit_at[residents] > loops) & (foresight.called[residents] == 0)
-    counts = calls & ~late & is_first
+    counts = calls & foresight.asked(residents, loops) & ~late & is_first
     _call(res, residents[counts], loops[counts] + 1)
 
 

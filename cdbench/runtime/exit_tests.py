@@ -43,28 +43,27 @@ class ExitTests:
     ) -> tuple[Tensor | None, Tensor | None]:
         """The tests after a loop, and what gates call for the next one; None each for nobody's."""
         foresight = self.residents.foresight
-        if not foresight.any:
-            return self.met(residents, seen), None
-        signals_T = torch.full(
-            (residents.size,), torch.nan, dtype=self.residents.signal_dtype, device=self.device
-        )
-        met_T = self.met(residents, seen, signals_T)
+        met_T, signals_T = self._tested(residents, seen)
+        if not foresight.any or signals_T is None:
+            return met_T, None
         return met_T, foresight.calls(residents, loops, state, signals_T)
 
-    def met(
-        self,
-        residents: IntArray,
-        seen: dict[Needs, Evidence],
-        signals_T: Tensor | None = None,
-    ) -> Tensor | None:
+    def met(self, residents: IntArray, seen: dict[Needs, Evidence]) -> Tensor | None:
         """Tests ``[T]`` of the rules whose evidence this launch has; False for other rows.
 
-        None where there is no such row. The signals are put into ``signals_T`` where it is given.
+        None where there is no such row.
         """
+        return self._tested(residents, seen)[0]
+
+    def _tested(
+        self, residents: IntArray, seen: dict[Needs, Evidence]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """``met``, and the signals ``[T]`` behind it; NaN for rows without one."""
         res = self.residents
         met_T: Tensor | None = None
+        signals_T: Tensor | None = None
         if Needs.LOGITS in seen and not res.any_reads_out:
-            return None
+            return None, None
         for index, mask in rules_among(res.rule[residents]):
             rule = RULE_LIST[index]
             if rule.needs not in seen:
@@ -77,17 +76,17 @@ class ExitTests:
             if rule.needs is Needs.GATE:
                 evidence = (self.model.exit_logit(*evidence),)
             signal = res.memories.signal(index, evidence, where)
-            if signals_T is not None:
-                signals_T[slice(None) if mask is None else rows] = signal
             if self.watch is not None:
                 self.watch(residents if mask is None else residents[mask], signal)
             tests = rule.met(signal.double(), res.threshold.index_select(0, where))
             if mask is None:
-                return tests
-            if met_T is None:
+                return tests, signal
+            if met_T is None or signals_T is None:
                 met_T = torch.zeros(residents.size, dtype=torch.bool, device=self.device)
+                signals_T = torch.full_like(met_T, torch.nan, dtype=signal.dtype)
             met_T[rows] = tests
-        return met_T
+            signals_T[rows] = signal
+        return met_T, signals_T
 
 
 def rules_among(rules: IntArray) -> list[tuple[int, BoolArray | None]]:

@@ -7,18 +7,19 @@ launch and no clock enter, so the schedule still changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cdbench.runtime.core import BoolArray, IntArray
-from cdbench.runtime.lookahead import FIRST_CALLED, Lookahead
+from cdbench.runtime.lookahead import FIRST_CALLED, FIRST_LOOP, Lookahead, PreLoopGate
 from cdbench.runtime.readback import to_device
 
 NO_GATE = -1
+AnyGate = TypeVar("AnyGate", Lookahead, PreLoopGate)
 
 
 class Foresight:
@@ -77,38 +78,42 @@ class Foresight:
     def calls_before(self, residents: IntArray, prelude_TD: Tensor) -> Tensor | None:
         """Whose pre-loop gate calls an exit after loop 1 ``[T]``; None where there is none to ask.
 
-        It is asked before any loop has run.
+        It is asked before any loop has run. As in ``calls``, rows not asked have no meaning.
         """
-        device = prelude_TD.device
-        called_T: Tensor | None = None
-        for lookahead, mask in self._asked(residents, np.zeros_like(residents)):
-            if lookahead.pre_loop is not None:
-                at = to_device(np.flatnonzero(mask), device)
-                said = lookahead.pre_loop.calls(prelude_TD.index_select(0, at))
-                if called_T is None:
-                    called_T = torch.zeros(residents.size, dtype=torch.bool, device=device)
-                called_T[at] = said
-        return called_T
+        before = {i: gate.pre_loop for i, gate in enumerate(self.gates) if gate.pre_loop}
+        asked = self.asked_before(residents)
+        return self._said(
+            residents, asked, before, lambda gate: gate.calls(prelude_TD), prelude_TD.device
+        )
 
     def calls(
         self, residents: IntArray, loops: IntArray, state_TD: Tensor, signal_T: Tensor
     ) -> Tensor | None:
         """Whose gate calls an exit after the next loop ``[T]``; ``loops`` are those just run.
 
-        None where no gate is asked: once it has called, and where only the last loop is left.
+        None where no gate is asked: once it has called, and where only the last loop is left. A
+        gate scores all rows of a launch, because choosing rows takes longer on a device than
+        scoring them; what is said of rows that are not ``asked`` has no meaning.
         """
-        device = state_TD.device
-        called_T: Tensor | None = None
-        for lookahead, mask in self._asked(residents, loops):
-            rows = np.flatnonzero(mask)
-            at, loops_T = to_device(rows, device), to_device(loops[rows], device)
-            said = lookahead.calls(
-                state_TD.index_select(0, at), signal_T.index_select(0, at), loops_T
-            )
-            if called_T is None:
-                called_T = torch.zeros(residents.size, dtype=torch.bool, device=device)
-            called_T[at] = said
-        return called_T
+        asked = self.asked(residents, loops)
+        asked &= self.called[residents] == 0
+        return self._said(
+            residents,
+            asked,
+            dict(enumerate(self.gates)),
+            lambda gate: gate.calls(state_TD, signal_T, loops),
+            state_TD.device,
+        )
+
+    def asked_before(self, residents: IntArray) -> BoolArray:
+        """Whose token in flight is looked ahead for before loop 1."""
+        asked: BoolArray = self.asking[residents] & (self.earliest[residents] == FIRST_LOOP)
+        return asked
+
+    def asked(self, residents: IntArray, loops: IntArray) -> BoolArray:
+        """Whose token in flight is looked ahead for after ``loops``: with more than one left."""
+        asked: BoolArray = self.asking[residents] & (loops < self.max_loops - 1)
+        return asked
 
     def settle(self, residents: IntArray, loops: IntArray, right: BoolArray) -> None:
         """Once the rule's tests after ``loops`` are known: how the calls for them went.
@@ -154,12 +159,26 @@ class Foresight:
             else:
                 array[r] = value
 
-    def _asked(self, residents: IntArray, loops: IntArray) -> Iterator[tuple[Lookahead, BoolArray]]:
-        asked = self.asking[residents] & (self.called[residents] == 0)
-        asked &= loops < self.max_loops - 1
-        gates = self.gate[residents]
-        for index in np.unique(gates[asked]):
-            yield self.gates[int(index)], asked & (gates == index)
+    def _said(
+        self,
+        residents: IntArray,
+        asked: BoolArray,
+        gates: Mapping[int, AnyGate],
+        ask: Callable[[AnyGate], Tensor],
+        device: torch.device,
+    ) -> Tensor | None:
+        """What the gates of those asked say, each of its own rows; None where none is asked."""
+        own = self.gate[residents]
+        said_T: Tensor | None = None
+        for index, gate in gates.items():
+            if not np.count_nonzero(asked & (own == index)):
+                continue
+            said = ask(gate)
+            if said_T is None:
+                said_T = said
+            else:
+                said_T = torch.where(to_device(own == index, device), said, said_T)
+        return said_T
 
     def _precision_is_low(self, rows: IntArray) -> BoolArray:
         outcomes = self.outcomes[rows]

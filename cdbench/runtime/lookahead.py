@@ -16,11 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cdbench.models.layers import at_least_float32
+from cdbench.runtime.core import IntArray
+from cdbench.runtime.readback import to_device
 
 GateKind = Literal["linear", "mlp"]
 
@@ -95,22 +98,25 @@ class Gate:
         hidden = int(self.weights["hidden"].shape[0])
         return 2.0 * hidden * (self.inputs + 1)
 
-    def score(self, state_TD: Tensor, signal_T: Tensor, loops_T: Tensor) -> Tensor:
-        """The calibrated logit per row ``[T]``, in the precision of the signal.
+    def score(self, state_TD: Tensor, signal_T: Tensor, loops: IntArray) -> Tensor:
+        """The calibrated logit per row ``[T]`` after ``loops``, in the precision of the signal.
 
         A row's score depends on that row alone. NaN among the inputs makes NaN.
         """
-        dtype = signal_T.dtype
-        x_TF = torch.cat([state_TD.to(dtype), closeness(signal_T, self.falls)[:, None]], dim=-1)
-        return self.logit(x_TF, loops_T.clamp(max=self.loops) - 1)
+        near_T1 = closeness(signal_T, self.falls)[:, None]
+        x_TF = torch.cat([state_TD.to(signal_T.dtype), near_T1], dim=-1)
+        at = np.minimum(loops, self.loops) - 1
+        return self.logit(x_TF, to_device(at, x_TF.device))
 
     def logit(self, x_TF: Tensor, at_T: Tensor) -> Tensor:
         """The same from all inputs, by the lines ``at_T`` of weights."""
         weights = {name: w.to(x_TF) for name, w in self.weights.items()}
+        bias_T = weights["bias"].index_select(0, at_T)
         if self.kind == "linear":
-            return (x_TF * weights["weight"][at_T]).sum(-1) + weights["bias"][at_T]
-        hidden_TH = F.silu(x_TF @ weights["hidden"].T + weights["hidden_bias"][at_T])
-        return (hidden_TH * weights["out"]).sum(-1) + weights["bias"][at_T]
+            return (x_TF * weights["weight"].index_select(0, at_T)).sum(-1) + bias_T
+        own_TH = weights["hidden_bias"].index_select(0, at_T)
+        hidden_TH = F.silu(x_TF @ weights["hidden"].T + own_TH)
+        return (hidden_TH * weights["out"]).sum(-1) + bias_T
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +170,7 @@ class Lookahead:
         """The earliest depth that it can call."""
         return FIRST_CALLED if self.pre_loop is None else FIRST_LOOP
 
-    def calls(self, state_TD: Tensor, signal_T: Tensor, loops_T: Tensor) -> Tensor:
+    def calls(self, state_TD: Tensor, signal_T: Tensor, loops: IntArray) -> Tensor:
         """Whether an exit after the next loop is called, ``[T]`` bool; a NaN calls nothing."""
-        score_T = self.gate.score(state_TD, signal_T, loops_T)
+        score_T = self.gate.score(state_TD, signal_T, loops)
         return torch.sigmoid(score_T).double() >= self.threshold
