@@ -11,11 +11,12 @@ from math import exp, hypot, log
 from pathlib import PurePath
 from typing import Any
 
+from cdbench.render.bounds import bound_cell
 from cdbench.render.formats import Kind
 from cdbench.render.intervals import interval_cell
 from cdbench.render.sweep_report import summary_table
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.render.waterfall import EFFECT_WORDS
+from cdbench.render.waterfall import EFFECT_WORDS, factor_cell
 from cdbench.schema import IntervalRecord, Result
 from cdbench.schema.sweep import SweepDocument
 from cdbench.stats.interval import Interval
@@ -54,7 +55,7 @@ def _speed_ups(results: Sequence[Result]) -> Table:
             for over, scope in (("static", "e2e"), ("static", "decode"))
         ]
         for bound in (steady, flop):
-            cells.append(Cell(None if bound is None else bound.value, Kind.RATIO))
+            cells.append(text("-") if bound is None else bound_cell(bound))
             realised = None if bound is None else bound.realised
             cells.append(interval_cell(realised, Kind.PERCENT))
         rows.append(_row(result, cells))
@@ -96,12 +97,15 @@ def _launches(results: Sequence[Result]) -> Table:
 
 def _waterfalls(results: Sequence[Result]) -> Table:
     found = [(result.waterfall or {}).get("cdb") for result in results]
-    factors = [{row.effect: row.factor for row in one.rows} if one else {} for one in found]
+    by_effect = [{row.effect: row for row in one.rows} if one else {} for one in found]
     columns = [Column("factor of", align="left"), *(Column(_cell_name(r)) for r in results)]
     rows = []
     for effect, words in EFFECT_WORDS.items():
-        if any(effect in one for one in factors):
-            cells = [interval_cell(one.get(effect), Kind.RATIO) for one in factors]
+        if any(effect in rows_of for rows_of in by_effect):
+            cells = [
+                factor_cell(rows_of[effect]) if effect in rows_of else text("-")
+                for rows_of in by_effect
+            ]
             rows.append(Row((text(words), *cells)))
     why = tuple(
         f"{_cell_name(result)}: {said}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from cdbench.metrics.curves import CurvePoint, CurveStage, FloatArray, MeasuredCurves
 
@@ -37,9 +38,16 @@ class LinearCurves:
     widest: int = 64
 
     def launch_s(self, stage: CurveStage, rows: float, context: float) -> float:
-        self._check(rows)
+        return float(self.launches_s(stage, [rows], [context])[0])
+
+    def launches_s(
+        self, stage: CurveStage, rows: npt.ArrayLike, contexts: npt.ArrayLike
+    ) -> FloatArray:
+        rows_N, contexts_N = np.asarray(rows, np.float64), np.asarray(contexts, np.float64)
+        self._check(rows_N.max())
         line = self.lines[stage]
-        return line.fixed + rows * (line.row + line.by_context * context)
+        times: FloatArray = line.fixed + rows_N * (line.row + line.by_context * contexts_N)
+        return times
 
     def ideal_row_s(self, stage: CurveStage, width: int, contexts: FloatArray) -> FloatArray:
         self._check(width)

@@ -176,9 +176,9 @@ def scripted_passes(count: int = 3) -> list[StagePassRecord]:
     ]
 
 
-def scripted_stages() -> StageCurves:
-    """The curves of three scripted passes, with floors."""
-    passes = scripted_passes()
+def scripted_stages(passes: Sequence[StagePassRecord] | None = None) -> StageCurves:
+    """The curves of these passes (default: three scripted ones), with floors."""
+    passes = passes or scripted_passes()
     work = {
         "weight_bytes": 1e6,
         "row_bytes": 1e3,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from cdbench.bench.compared import compare
 from cdbench.bench.equal import RecordedRequest, TimedRun
 from cdbench.bench.facts import facts_of, model_work
 from cdbench.bench.plan import Plan, make_plan
+from cdbench.bench.waterfall import NOTHING_REDRAWN, Redrawn
 from cdbench.config import load_config
 from cdbench.grammar import parse_mode
 from cdbench.metrics.bounds import (
@@ -32,7 +34,7 @@ from cdbench.metrics.bounds import (
     time_bound,
 )
 from cdbench.metrics.curves import Curves
-from cdbench.metrics.ideal import CachedCurves, Packing, later_tokens, prefill_s
+from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens, prefill_s
 from cdbench.metrics.launches import floor_ms_per_loop, ms_per_loop, with_floors
 from cdbench.metrics.rates import steady_decode_throughput, steady_window
 from cdbench.metrics.steady import SteadyRun, steady_run, steady_share, window_tokens
@@ -55,7 +57,7 @@ from cdbench.runtime.engine_config import EngineConfig
 from cdbench.schema import BoundRecord, IntervalRecord, Waterfall, WaterfallRow
 from cdbench.schema.repeats import ModeFacts
 from cdbench.stats.interval import Interval
-from tests.curve_fakes import LinearCurves
+from tests.curve_fakes import Line, LinearCurves
 from tests.test_huginn_model import PUBLISHED, PUBLISHED_OURO, on_meta
 from tests.test_verdict import make_result
 from tests.tiny import huginn, ouro
@@ -215,17 +217,14 @@ def test_time_bound_by_hand() -> None:
         time_bound(0.0, 1.0)
 
 
-def test_curves_are_asked_for_each_launch_once() -> None:
-    asked = []
-
-    class Counting(LinearCurves):
-        def launch_s(self, stage: str, rows: float, context: float) -> float:
-            asked.append((stage, rows, context))
-            return 1.0
-
-    shared = CachedCurves(Counting())
-    assert {shared.launch_s("core", 2, 10) for _ in range(3)} == {1.0}
-    assert len(asked) == 1
+def test_tokens_by_context_add_up_to_the_tokens() -> None:
+    tokens = later_tokens([(9, [4, 4, 2, 1]), (10, [4, 3]), (9, [4])])
+    contexts, counts, loops = tokens.by_context
+    # Contexts 10, 11, 12 of the first request, 11 of the second; the third has first tokens alone.
+    assert contexts.tolist() == [10, 11, 12]
+    assert counts.tolist() == [1, 2, 1]
+    assert loops.tolist() == [4, 2 + 3, 1]
+    assert [part.size for part in later_tokens([(9, [4])]).by_context] == [0, 0, 0]
 
 
 # --- the division ---
@@ -352,10 +351,11 @@ def test_a_mixed_launch_in_the_window_needs_a_split() -> None:
 
 
 def test_steady_share_is_the_ratio_of_rates_over_the_bound_of_those_tokens() -> None:
+    # At context 10 a token of so many loops costs 0.65 + loops · 1.0: 2.4 and 1.5 s.
     runs = [
-        SteadyRun(block, mode, measured, ideal)
+        SteadyRun(block, mode, measured, tokens_at_10(loops), Packing(CURVES, 2))
         for block in range(6)
-        for mode, measured, ideal in (("static", 3.0, 2.4), ("cdb", 2.0, 1.5))
+        for mode, measured, loops in (("static", 3.0, 1.75), ("cdb", 2.0, 0.85))
         for _ in range(2)
     ]
     share = steady_share(runs, "cdb", "static")
@@ -364,6 +364,16 @@ def test_steady_share_is_the_ratio_of_rates_over_the_bound_of_those_tokens() -> 
     assert share.bound.estimate == pytest.approx(1.6)
     assert share.realised.estimate == pytest.approx(1.5 / 1.6)
     assert steady_share(runs[:3], "cdb", "static") is None
+    # Where the boundary stages cost nothing, the same windows leave only loops to save.
+    loops_alone = {**CURVES.lines, "prelude": Line(0, 0), "coda": Line(0, 0)}
+    other = steady_share([r.on(LinearCurves(loops_alone)) for r in runs], "cdb", "static")
+    assert other is not None
+    assert other.speedup == share.speedup
+    assert other.bound.estimate == pytest.approx(1.75 / 0.85)
+
+
+def tokens_at_10(loops: float) -> LaterTokens:
+    return LaterTokens(np.array([10.0]), np.array([loops]))
 
 
 # --- of a run ---
@@ -415,10 +425,46 @@ def facts(runs: list[TimedRun]) -> dict[str, ModeFacts]:
     return {run.subject.label: facts_of(run.subject) for run in runs}
 
 
-def bounds(runs: list[TimedRun], curves: Curves | None = CURVES) -> dict[str, BoundRecord]:
-    found = bounds_of(runs, facts(runs), WORKLOAD, compare(runs), curves, PREFILL_TOKENS)
+def bounds(
+    runs: list[TimedRun], curves: Curves | None = CURVES, redrawn: Redrawn = NOTHING_REDRAWN
+) -> dict[str, BoundRecord]:
+    found = bounds_of(
+        runs, facts(runs), WORKLOAD, compare(runs), curves, PREFILL_TOKENS, redrawn=redrawn
+    )
     assert set(found) == {"cdb"}
     return found["cdb"]
+
+
+def test_time_bounds_and_their_shares_say_how_other_passes_would_move_them(plan: Plan) -> None:
+    cheap = {**CURVES.lines, "coda": Line(0.0, 0.1)}
+    dear = {**CURVES.lines, "coda": Line(0.0, 2.0)}
+    runs = timed(plan)
+    curves = [LinearCurves(lines) for lines in [cheap] * 50 + [dear] * 50]
+    plain, found = bounds(runs), bounds(runs, redrawn=Redrawn(curves, 7))
+    assert {name for name, record in found.items() if record.over_passes is not None} == {
+        "time_bound",
+        "time_bound_e2e",
+    }
+    # The dearer a coda, the less there is to save; the bound on those curves is further off.
+    moved = found["time_bound"].over_passes
+    assert moved is not None
+    low, _, high = (
+        bounds(runs, LinearCurves(lines))["time_bound"].value or 0
+        for lines in (dear, CURVES.lines, cheap)
+    )
+    assert (moved.estimate or 0) / low > high / (moved.estimate or 0)
+    assert [moved.low, moved.high] == pytest.approx([low, (moved.estimate or 0) ** 2 / low])
+    assert (moved.estimate, moved.n) == (plain["time_bound"].value, 7)
+    # Blocks are all alike here, so that the share is as unsure as its bound.
+    share = found["time_bound"].realised
+    assert share is not None
+    assert plain["time_bound"].realised == IntervalRecord(
+        estimate=share.estimate, low=share.estimate, high=share.estimate, n=6
+    )
+    assert moved.estimate is not None
+    assert share.estimate is not None
+    assert share.low == pytest.approx(share.estimate * low / moved.estimate)
+    assert found["flop_bound"] == plain["flop_bound"]
 
 
 def test_the_bounds_of_a_run_and_their_shares(plan: Plan) -> None:

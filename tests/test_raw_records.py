@@ -61,7 +61,7 @@ from cdbench.schema.launches import (
     write_launches,
 )
 from cdbench.schema.repeats import ModeFacts
-from cdbench.schema.stages import StageCurves
+from cdbench.schema.stages import StageCurves, StagePassRecord
 from cdbench.workloads.arrival_times import ArrivalSchedule
 from cdbench.workloads.arrivals import parse_arrivals
 from cdbench.workloads.identity import workload_hash
@@ -88,9 +88,13 @@ def scripted_verdict(runs: Sequence[ScriptedRun]) -> Validity:
     return judge(RunFacts(timed=TimedFacts(blocks=blocks, requests=len(WORKLOAD))))
 
 
-def scripted_result(runs: Sequence[ScriptedRun], stages: StageCurves | None = None) -> Result:
+def scripted_result(
+    runs: Sequence[ScriptedRun],
+    stages: StageCurves | None = None,
+    passes: Sequence[StagePassRecord] = (),
+) -> Result:
     """What the summary of these runs says."""
-    work = EqualWork.of(runs, FACTS, WORKLOAD, 512, stages)
+    work = EqualWork.of(runs, FACTS, WORKLOAD, 512, stages, passes=passes)
     return Result(
         status="complete",
         validity=scripted_verdict(runs),
@@ -128,19 +132,21 @@ def written(
     *,
     finished: bool = True,
     stages: StageCurves | None = None,
+    passes: Sequence[StagePassRecord] | None = None,
     environment: RepeatEnvironment | None = None,
 ) -> Path:
-    """A run directory with scripted runs."""
+    """A run directory with scripted runs; ``passes`` are those of ``stages`` (default: three)."""
+    passes = passes or scripted_passes()
     runs = scripted_blocks(MODES, blocks)
     directory = RunDirectory.create(str(path), "scripted")
     directory.keep_workload(WORKLOAD)
     for run in runs:
         seen = environment.model_dump(mode="json") if environment is not None else None
         directory.keep_repeat(run, FACTS[run.trace.mode], seen)
-    for passed in scripted_passes() if stages is not None else ():
+    for passed in passes if stages is not None else ():
         directory.keep_stage_pass(passed)
     if finished:
-        result = scripted_result(runs, stages)
+        result = scripted_result(runs, stages, passes)
         if environment is not None:
             seen_all = summarise_machine([environment] * len(runs), compute_threads=1)
             result = result.model_copy(update={"environment": seen_all})
@@ -360,6 +366,22 @@ def test_changed_stage_curves_or_passes_are_caught(tamper: Any, words: str, tmp_
     tamper(directory)
     found = check(directory)
     assert any(words in line for line in found), found[:3]
+
+
+def test_what_other_passes_would_move_is_made_again_from_the_passes(tmp_path: Path) -> None:
+    passes = scripted_passes(6)
+    directory = written(tmp_path / "a", stages=scripted_stages(passes), passes=passes)
+    result = read_result(directory / "result.json")
+    assert result.waterfall is not None
+    spread = {row.effect: row.over_passes for row in result.waterfall["cdb"].rows}["exit_rule"]
+    assert spread is not None
+    assert spread.n == 6
+    # All points of a scripted pass are fast or slow together, which ratios leave as they are.
+    assert [spread.low, spread.high] == pytest.approx([spread.estimate] * 2)
+    assert check(directory) == []
+    edit_line("stages.jsonl", dearer)(directory)
+    found = check(directory)
+    assert any("over_passes.high" in line for line in found), found[:3]
 
 
 def test_stage_curves_from_a_file_have_no_passes(tmp_path: Path) -> None:

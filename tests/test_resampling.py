@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from cdbench.stats import resampling
 from cdbench.stats.distributions import compare_tasks, mean_depth
+from cdbench.stats.interval import Interval
 from cdbench.stats.resampling import (
     MIN_REQUESTS,
     MOST_CELLS,
     RESAMPLES,
     in_parts,
+    moved,
     ratio_over_requests,
 )
 
@@ -48,6 +52,28 @@ def test_few_requests_have_no_interval_and_nonsense_is_refused() -> None:
     for full, own in (([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])):
         with pytest.raises(ValueError, match="a request"):
             ratio_over_requests(full, own)
+
+
+def test_an_estimate_moves_in_proportion_to_what_the_draws_move() -> None:
+    # Nineteen in twenty of the draws are a tenth off, up or down; one is far off.
+    drawn = [2.0 * 1.1, 2.0 / 1.1] * 10
+    found = moved(1.5, base=2.0, drawn=[*drawn, 8.0], n=7)
+    assert (found.estimate, found.n) == (1.5, 7)
+    assert (found.low, found.high) == pytest.approx((1.5 / 1.1, 1.5 * 1.1))
+    leaning = moved(1.5, base=2.0, drawn=[2.1] * 10, n=7)
+    assert (leaning.low, leaning.high) == pytest.approx((1.5 * 2.0 / 2.1, 1.5 * 2.1 / 2.0))
+    still = moved(1.5, base=2.0, drawn=[2.0] * 10, n=7)
+    assert (still.low, still.high) == (1.5, 1.5)
+
+
+def test_two_sources_of_noise_add_up_in_squares_on_logs() -> None:
+    blocks, passes = Interval(2.0, 2 / 1.3, 2 * 1.3, 6), Interval(0.5, 0.5 / 1.4, 0.5, 7)
+    both = blocks.widened(passes)
+    down = math.hypot(math.log(1.3), math.log(1.4))
+    assert (both.estimate, both.n) == (2.0, 6)
+    assert (both.low, both.high) == pytest.approx((2 * math.exp(-down), 2 * 1.3))
+    unsure = blocks.widened(Interval(0.5, None, None, 2))
+    assert (unsure.low, unsure.high) == (None, None)
 
 
 @pytest.mark.parametrize("cells", [1, 999, 1 << 15])

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,14 @@ from cdbench.render.stage_plot import draw, is_plot
 from cdbench.render.stage_table import stage_table
 from cdbench.runtime.core import ExitPolicy, LaunchRecord, Stage
 from cdbench.schema.files import read_document, write_document
-from cdbench.schema.stages import StageCurves, StageFloors, StagePoint, StageWork
+from cdbench.schema.stages import (
+    StageCurves,
+    StageFloors,
+    StagePassPoint,
+    StagePassRecord,
+    StagePoint,
+    StageWork,
+)
 from cdbench.stages import floors as floors_module
 from cdbench.stages import meter
 from cdbench.stages.cells import (
@@ -42,9 +50,10 @@ from cdbench.stages.grid import (
 )
 from cdbench.stages.key import differences, stage_key
 from cdbench.stages.meter import StageMeter, affordable_positions, affordable_width, pass_order
+from cdbench.stages.points import MIN_PASSES, REDRAWN, redrawn_curves
 from cdbench.stages.saved import read_curves, uncovered
 from cdbench.workloads.resolve import free_bytes
-from tests import staged, tiny
+from tests import recorded, staged, tiny
 
 TEXTS = [[5, 7, 9, 11, 13], [2, 3, 4]]
 
@@ -322,8 +331,8 @@ def test_a_pass_that_is_broken_off_leaves_nothing_and_a_whole_one_its_means(
             meter.one_pass()
     assert (meter.passes, meter.curves().points) == (1, before)
     meter.one_pass()
-    last = {(p.stage, p.rows, p.context): p.launches for p in meter.last_pass.points}
-    assert (meter.last_pass.number, len(last)) == (1, len(before))
+    last = {(p.stage, p.rows, p.context): p.launches for p in meter.kept[-1].points}
+    assert (meter.kept[-1].number, len(last)) == (1, len(before))
     assert all(p.launches == 2 * last[p.stage, p.rows, p.context] for p in meter.curves().points)
 
 
@@ -469,6 +478,36 @@ def document(prompts: str) -> StageCurves:
     )
     meter.one_pass()
     return meter.curves()
+
+
+def test_redrawn_curves_are_of_whole_passes_and_always_the_same() -> None:
+    """A pass's points are fast or slow together; the lower quartile moves among five such."""
+    passes = [
+        StagePassRecord(
+            number=number,
+            points=[
+                StagePassPoint(stage="core", rows=rows, context=9, mean_s=rows * pace, launches=4)
+                for rows in (1, 2)
+            ],
+        )
+        for number, pace in enumerate((1.0, 2.0, 3.0, 4.0, 5.0))
+    ]
+    drawn = redrawn_curves(passes)
+    times = [curves.launch_s("core", 1, 9) for curves in drawn]
+    assert times == [curves.launch_s("core", 1, 9) for curves in redrawn_curves(passes)]
+    assert times != [curves.launch_s("core", 1, 9) for curves in redrawn_curves(passes, seed=1)]
+    assert all(c.launch_s("core", 2, 9) == 2 * t for c, t in zip(drawn, times, strict=True))
+    # The least but one of five draws: 1 at times, above 2 in a third of all.
+    assert (min(times), np.median(times)) == (1.0, 2.0)
+    assert 3.0 <= max(times) <= 5.0
+
+
+def test_too_few_passes_or_torn_ones_are_not_drawn_again() -> None:
+    passes = recorded.scripted_passes(MIN_PASSES)
+    assert len(redrawn_curves(passes)) == REDRAWN
+    assert redrawn_curves(passes[1:]) == []
+    torn = passes[0].model_copy(update={"points": passes[0].points[1:]})
+    assert redrawn_curves([torn, *passes[1:]]) == []
 
 
 def test_saved_curves_come_back_and_stand_for_the_same_plan(

@@ -89,8 +89,8 @@ def test_stage_passes_are_made_before_the_first_block_and_after_each(
             told.append("stages")
 
         @property
-        def last_pass(self) -> StagePassRecord:
-            return scripted_passes(self.passes)[-1]
+        def kept(self) -> tuple[StagePassRecord, ...]:
+            return tuple(scripted_passes(self.passes))
 
         def curves(self) -> StageCurves:
             return scripted_stages().model_copy(update={"passes": self.passes})

@@ -15,7 +15,7 @@ from cdbench.bench.compared import compare
 from cdbench.bench.equal import RecordedRequest, TimedRun, TimedSubject, record, run_block
 from cdbench.bench.facts import facts_of
 from cdbench.bench.plan import Plan, make_plan
-from cdbench.bench.waterfall import waterfalls_of
+from cdbench.bench.waterfall import Redrawn, waterfalls_of
 from cdbench.bench.workload import prepare
 from cdbench.config import load_config
 from cdbench.grammar import parse_mode
@@ -27,6 +27,7 @@ from cdbench.metrics.waterfall import (
     WIDER_LAUNCHES,
     NoWaterfallError,
     RunTimes,
+    RunWork,
     Side,
     curve_error,
     effect_times,
@@ -158,7 +159,10 @@ CDB_TIMES = (
 
 def side(run: RunTrace, requested: LaterTokens, actual: Packing = PLAIN) -> Side:
     return Side(
-        run, requested, replace(actual, prelude="prelude", core="core", coda="coda"), actual
+        RunWork.of(run),
+        requested,
+        replace(actual, prelude="prelude", core="core", coda="coda"),
+        actual,
     )
 
 
@@ -333,7 +337,11 @@ def test_factors_multiply_out_to_the_measured_speedup(
             # Another machine's pace in every run: launches and wall alike, or the wall alone.
             slower = replace(run, wall_s=run.wall_s * (1 + place * stretch))
             runs.append(
-                RunTimes(place // 2, label, effect_times(Side(slower, asked, packing, actual)))
+                RunTimes(
+                    place // 2,
+                    label,
+                    effect_times(Side(RunWork.of(slower), asked, packing, actual)),
+                )
             )
             walls.setdefault(label, []).append(slower.wall_s)
     steps = waterfall(runs, "cdb", "static")
@@ -354,7 +362,7 @@ def test_a_mode_against_itself_has_factors_of_one(
     run: tuple[RunTrace, LaterTokens], any_curves: LinearCurves
 ) -> None:
     packing = Packing(any_curves, run[0].width)
-    times = effect_times(Side(run[0], run[1], packing, packing.with_exit()))
+    times = effect_times(Side(RunWork.of(run[0]), run[1], packing, packing.with_exit()))
     runs = [RunTimes(0, label, times) for label in ("cdb", "static") for _ in range(2)]
     for step in waterfall(runs, "cdb", "static"):
         assert step.factor.estimate == pytest.approx(1.0, rel=1e-12)
@@ -453,6 +461,34 @@ def test_each_mode_multiplies_out_to_its_measured_speedups(
     assert found["cdb"].rows[3].factor.estimate == pytest.approx(1.0)
 
 
+def test_rows_from_curves_say_how_other_passes_would_move_them(
+    timed: tuple[Plan, list[RecordedRequest], list[TimedRun]],
+) -> None:
+    _, workload, runs = timed
+    dearer = {**CURVES.lines, "core_with_exit": Line(1.8, -0.5, 0.1)}
+    curves = [LinearCurves(lines) for lines in [CURVES.lines] * 50 + [dearer] * 50]
+    redrawn = Redrawn(curves, 7)
+    found = waterfalls_of(runs, facts(runs), workload, CURVES, redrawn=redrawn)["cdb"]
+    on_dearer = waterfalls_of(runs, facts(runs), workload, LinearCurves(dearer))["cdb"]
+    rows = {row.effect: row for row in found.rows}
+    assert [name for name, row in rows.items() if row.over_passes is None] == [
+        "loops_saved",
+        "host_time",
+        "prefill_and_first_tokens",
+    ]
+    spread, own = rows["exit_rule"].over_passes, rows["exit_rule"].factor.estimate
+    assert spread is not None
+    (least,) = [r.factor.estimate for r in on_dearer.rows if r.effect == "exit_rule"]
+    assert (spread.estimate, spread.n) == (own, 7)
+    assert own is not None
+    assert least is not None
+    assert [spread.low, spread.high] == pytest.approx([least, own * own / least])
+    # The bound knows nothing of the rule, so other passes of the rule's launches leave it alone.
+    bound = rows["boundary_stages"].over_passes
+    assert bound is not None
+    assert [bound.low, bound.high] == pytest.approx([bound.estimate] * 2)
+
+
 def test_without_static_there_is_none_and_beyond_the_curves_there_is_a_reason(
     timed: tuple[Plan, list[RecordedRequest], list[TimedRun]],
 ) -> None:
@@ -485,6 +521,15 @@ def test_where_memory_is_equal_the_width_of_launches_is_told_from_depth() -> Non
         c.speedup.estimate for c in compare(runs) if (c.mode, c.over, c.scope) == CDB_OVER_STATIC
     ]
     assert math.prod(rows.values()) == pytest.approx(measured, rel=1e-9)
+    again = waterfalls_of(runs, facts(runs), workload, CURVES, redrawn=Redrawn([CURVES] * 9, 9))
+    assert {r.effect for r in again["cdb"].rows if r.over_passes is None} == {
+        "loops_saved",
+        "host_time",
+        "prefill_and_first_tokens",
+    }
+    for row in again["cdb"].rows:
+        if row.over_passes is not None:
+            assert row.over_passes.low == pytest.approx(rows[row.effect])
     # The same tokens at the width of both give the row before; at their own, this one.
     later = later_tokens((len(r.prompt), r.requested_depths) for r in workload)
     own, narrow = (Packing(CURVES, held[m]).ideal_s(later).total for m in ("cdb", "static"))
@@ -571,3 +616,25 @@ def test_a_missing_waterfall_says_why() -> None:
     refused = Waterfall(reason="cdb: launches mix prompt and decode rows")
     assert "no waterfall: cdb: launches mix" in to_markdown(waterfall_table(refused, "cdb"))
     assert where_the_rest_went(refused, "cdb") == ""
+
+
+def test_what_passes_differ_by_is_part_of_a_shown_factor_and_of_what_is_named() -> None:
+    record = record_of(2.0, 0.9, 0.8, *FACTORS[3:])
+
+    def with_rule(spread: IntervalRecord | None) -> Waterfall:
+        rows = [
+            row.model_copy(update={"over_passes": spread}) if row.effect == "exit_rule" else row
+            for row in record.rows
+        ]
+        return record.model_copy(update={"rows": rows})
+
+    sure, unsure = (
+        with_rule(IntervalRecord(estimate=0.8, low=0.8 / by, high=0.8 * by, n=7))
+        for by in (1.01, 1.3)
+    )
+    assert "exit rule: signal, test, readback (20.0%)" in where_the_rest_went(sure, "cdb")
+    assert "exit rule" not in where_the_rest_went(unsure, "cdb")
+    shown = to_markdown(waterfall_table(unsure, "cdb"))
+    assert "0.80× [0.62, 1.04]" in shown
+    assert "what others than these 7 passes over the stages would change" in shown
+    assert "passes over the stages" not in to_markdown(waterfall_table(record, "cdb"))

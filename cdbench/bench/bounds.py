@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cdbench.bench.repeats import Repeat
-from cdbench.bench.waterfall import STATIC, asked_depths, packing, requested_tokens
+from cdbench.bench.waterfall import (
+    NOTHING_REDRAWN,
+    STATIC,
+    Redrawn,
+    asked_depths,
+    packing,
+    requested_tokens,
+)
 from cdbench.metrics.bounds import (
     REALISED,
     Bound,
@@ -26,14 +34,15 @@ from cdbench.metrics.bounds import (
 )
 from cdbench.metrics.curves import Curves
 from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens, prefill_s
-from cdbench.metrics.steady import steady_run, steady_share
+from cdbench.metrics.steady import SteadyRun, steady_run, steady_share
 from cdbench.metrics.trace import RunTrace, StageCosts
 from cdbench.metrics.work import ModelWork, decode_flops, prompt_flops, work_bound
 from cdbench.schema import BoundRecord, Comparison, IntervalRecord
 from cdbench.schema.repeats import ModeFacts
 from cdbench.schema.workload import RecordedWork
 from cdbench.stats.blocks import LEVEL
-from cdbench.stats.resampling import ratio_over_requests
+from cdbench.stats.interval import Interval
+from cdbench.stats.resampling import moved, ratio_over_requests
 
 TIME_BOUND_E2E = "time_bound_e2e"
 TIME_BOUND_STEADY = "time_bound_steady"
@@ -48,6 +57,7 @@ def bounds_of(
     curves: Curves | None,
     prefill_tokens: int,
     level: float = LEVEL,
+    redrawn: Redrawn = NOTHING_REDRAWN,
 ) -> dict[str, dict[str, BoundRecord]]:
     """Mode → name → bound, with the share realised where ``static`` was timed beside it.
 
@@ -55,7 +65,8 @@ def bounds_of(
     ``time_bound_e2e`` and, where both modes had a steady window, ``time_bound_steady``. A bound
     that the curves do not reach has no value and says why. Where a mode held more requests than
     static, it has no share of the FLOP bounds. ``facts`` are of every timed mode,
-    ``prefill_tokens`` the most prompt tokens of one launch.
+    ``prefill_tokens`` the most prompt tokens of one launch. Time bounds say how they would move on
+    ``redrawn`` curves.
     """
     first: dict[str, RunTrace] = {}
     for run in runs:
@@ -86,9 +97,12 @@ def bounds_of(
             continue
         try:
             width = mode.trace.width if static is None else static.width
-            for key, bound in _time_bounds(mode, width, curves, prefill_tokens).items():
-                found[label][key] = _record(bound, measured.get(bound.scope.value))
-            found[label] |= _steady(label, runs, facts, workload, curves, level)
+            timed = partial(_time_bounds, mode, width, prefill_tokens)
+            drawn = [timed(other) for other in redrawn.curves]
+            for key, bound in timed(curves).items():
+                spread = _spread(bound, [values[key].value for values in drawn], redrawn)
+                found[label][key] = _record(bound, measured.get(bound.scope.value), spread)
+            found[label] |= _steady(label, runs, facts, workload, curves, level, redrawn)
         except ValueError as error:
             found[label]["time_bound"] = BoundRecord(value=None, scope="decode", note=str(error))
     return found
@@ -203,7 +217,7 @@ def _over_requests(
 
 
 def _time_bounds(
-    mode: _Mode, static_width: int, curves: Curves, prefill_tokens: int
+    mode: _Mode, static_width: int, prefill_tokens: int, curves: Curves
 ) -> dict[str, Bound]:
     """Free of the exit rule's cost: what a gate costs is a loss, and the waterfall shows it."""
     width = mode.trace.width
@@ -223,29 +237,60 @@ def _steady(
     workload: Sequence[RecordedWork],
     curves: Curves,
     level: float,
+    redrawn: Redrawn,
 ) -> dict[str, BoundRecord]:
     """The bound of the steady windows' tokens, where both modes had such windows."""
-    found = []
+    windows = []
     for run in runs:
         trace = run.trace
         if trace.mode in (STATIC, label):
             own = facts[trace.mode]
             asked = {r.id: asked_depths(r, own, trace.max_loops) for r in workload}
-            found.append(steady_run(run.block, trace, asked, packing(own, trace.width, curves)))
-    share = steady_share([r for r in found if r is not None], label, STATIC, level)
+            window = steady_run(run.block, trace, asked, packing(own, trace.width, curves))
+            windows += [] if window is None else [window]
+    share = steady_share(windows, label, STATIC, level)
     if share is None:
         return {}
     bound = Bound("time_bound", share.bound.estimate, Scope.DECODE)
+    spread = _steady_spread(share.bound.estimate, windows, label, redrawn)
+    realised_share = share.realised if spread is None else share.realised.widened(spread)
     note = (
         f"steady window: later tokens came {share.speedup.estimate:.3g} times as fast as static's"
     )
     record = BoundRecord(
         value=bound.value,
         scope=bound.scope.value,
-        realised=IntervalRecord.of(share.realised),
-        note=_joined(note, above_one(bound, share.realised)),
+        realised=IntervalRecord.of(realised_share),
+        over_passes=None if spread is None else IntervalRecord.of(spread),
+        note=_joined(note, above_one(bound, realised_share)),
     )
     return {TIME_BOUND_STEADY: record}
+
+
+def _steady_spread(
+    bound: float, windows: Sequence[SteadyRun], label: str, redrawn: Redrawn
+) -> Interval | None:
+    """How the bound of steady windows would move with other passes: one whole block says it.
+
+    Windows of the other blocks hold nearly the same tokens.
+    """
+    for block in sorted({window.block for window in windows}):
+        own = [window for window in windows if window.block == block]
+        base = steady_share(own, label, STATIC)
+        if base is None or not redrawn.curves:
+            continue
+        shares = [steady_share([w.on(c) for w in own], label, STATIC) for c in redrawn.curves]
+        drawn = [share.bound.estimate for share in shares if share is not None]
+        return moved(bound, base.bound.estimate, drawn, redrawn.passes)
+    return None
+
+
+def _spread(bound: Bound, drawn: Sequence[float | None], redrawn: Redrawn) -> Interval | None:
+    """How a time bound would move with other passes; None where nothing was drawn."""
+    values = [value for value in drawn if value is not None]
+    if not values or bound.value is None:
+        return None
+    return moved(bound.value, bound.value, values, redrawn.passes)
 
 
 def _unequal(trace: RunTrace, static: RunTrace | None) -> Residents | None:
@@ -255,13 +300,18 @@ def _unequal(trace: RunTrace, static: RunTrace | None) -> Residents | None:
     return Residents(static.max_residents, trace.max_residents)
 
 
-def _record(bound: Bound, measured: Speedup | None) -> BoundRecord:
-    """A bound as the result has it, with its share where it was measured in the same scope."""
+def _record(bound: Bound, measured: Speedup | None, spread: Interval | None = None) -> BoundRecord:
+    """A bound as the result has it, with its share where it was measured in the same scope.
+
+    ``spread``: how other passes over the stages would move it, and so its share as well.
+    """
     share, note = None, bound.note
     if measured is not None and bound.name in REALISED:
         why = no_share(measured, bound)
         if why is None:
             share = realised(measured, bound)
+            if spread is not None:
+                share = share.widened(spread)
             note = _joined(note, above_one(bound, share))
             if measured.residents is not None:
                 note = _joined(note, unequal_words(measured))
@@ -271,6 +321,7 @@ def _record(bound: Bound, measured: Speedup | None) -> BoundRecord:
         value=bound.value,
         scope=bound.scope.value,
         realised=None if share is None else IntervalRecord.of(share),
+        over_passes=None if spread is None else IntervalRecord.of(spread),
         note=note,
     )
 

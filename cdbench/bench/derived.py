@@ -15,9 +15,9 @@ from cdbench.bench.compared import compare, e2e_log_ratios
 from cdbench.bench.exits import exit_distributions
 from cdbench.bench.figures import block_record
 from cdbench.bench.repeats import Answers, Repeat, StoredRepeat
-from cdbench.bench.waterfall import waterfalls_of
+from cdbench.bench.waterfall import Redrawn, waterfalls_of
 from cdbench.metrics.cost import break_even
-from cdbench.metrics.curves import Curves, CurveStage, MeasuredCurves
+from cdbench.metrics.curves import CurveStage, MeasuredCurves
 from cdbench.metrics.launches import with_floors
 from cdbench.metrics.riding import mixed, with_prefill_shares
 from cdbench.metrics.work import ModelWork
@@ -26,8 +26,9 @@ from cdbench.schema.cost import BreakEvenRecord
 from cdbench.schema.exits import ExitDistributions
 from cdbench.schema.looks import LooksRecord
 from cdbench.schema.repeats import ModeFacts
-from cdbench.schema.stages import StageCurves
+from cdbench.schema.stages import StageCurves, StagePassRecord
 from cdbench.schema.workload import RecordedWork
+from cdbench.stages.points import redrawn_curves
 from cdbench.stats.blocks import LEVEL
 from cdbench.stats.looks import looks_for
 
@@ -37,7 +38,8 @@ class EqualWork:
     """Timed runs and all that their summaries are made from besides.
 
     ``facts`` are of every timed mode; ``prefill_tokens`` the most prompt tokens of one launch;
-    ``stages`` None where no stage curves were measured; ``level`` is that of every interval.
+    ``stages`` None where no stage curves were measured; ``level`` is that of every interval;
+    ``passes`` those over the stages that the run itself made for its curves.
     """
 
     runs: tuple[StoredRepeat, ...]
@@ -46,6 +48,7 @@ class EqualWork:
     prefill_tokens: int
     stages: StageCurves | None = None
     level: float = LEVEL
+    passes: Sequence[StagePassRecord] = ()
 
     @classmethod
     def of(
@@ -56,11 +59,12 @@ class EqualWork:
         prefill_tokens: int,
         stages: StageCurves | None,
         level: float = LEVEL,
+        passes: Sequence[StagePassRecord] = (),
     ) -> EqualWork:
         """With each trace completed by what the stage curves and their floors say of launches."""
         curves = stages.curves() if stages is not None else None
         completed = tuple(_completed(run, facts[run.trace.mode], stages, curves) for run in runs)
-        return cls(completed, facts, workload, prefill_tokens, stages, level)
+        return cls(completed, facts, workload, prefill_tokens, stages, level, passes)
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ def equal_sections(work: EqualWork) -> EqualSections:
     """Timed runs one by one, speed-ups, bounds with the share realised, and the waterfall."""
     comparisons = compare(work.runs, work.level)
     curves = work.stages.curves() if work.stages is not None else None
+    redrawn = Redrawn(redrawn_curves(work.passes), len(work.passes))
     bounds = bounds_of(
         work.runs,
         work.facts,
@@ -85,12 +90,17 @@ def equal_sections(work: EqualWork) -> EqualSections:
         curves,
         work.prefill_tokens,
         work.level,
+        redrawn,
     )
     return EqualSections(
         blocks=[block_record(run) for run in work.runs],
         comparisons=with_other_requests(comparisons, bounds),
         bounds=bounds,
-        waterfall=_waterfall(work, curves) if curves is not None and comparisons else None,
+        waterfall=(
+            waterfalls_of(work.runs, work.facts, work.workload, curves, work.level, redrawn)
+            if curves is not None and comparisons
+            else None
+        ),
     )
 
 
@@ -133,10 +143,6 @@ def exits_of(
         if first is not None:
             return exit_distributions(first.requests, loops[mode], f"{mode}, replayed")
     return None
-
-
-def _waterfall(work: EqualWork, curves: Curves) -> dict[str, Waterfall]:
-    return waterfalls_of(work.runs, work.facts, work.workload, curves, work.level)
 
 
 def _completed(

@@ -10,7 +10,7 @@ from cdbench.bench.findings import Findings
 from cdbench.bench.live import AutoDepth, LivePass
 from cdbench.bench.plan import Subject
 from cdbench.runtime.core import RequestResult
-from cdbench.schema.stages import StageCurves
+from cdbench.schema.stages import StageCurves, StagePassRecord
 from cdbench.workloads.arrival_times import ArrivalSchedule
 
 
@@ -44,6 +44,7 @@ class Measurements:
     subjects: dict[str, Subject] = field(default_factory=dict)
     characters_per_token: dict[str, float] = field(default_factory=dict)
     stages: StageCurves | None = None
+    stage_passes: tuple[StagePassRecord, ...] = ()
     flags: list[str] = field(default_factory=list)
     schedule_notes: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False

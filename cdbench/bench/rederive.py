@@ -74,6 +74,7 @@ def rederive(result: Result, raw: RawRun) -> Result:
         _prefill_tokens(result),
         stages,
         level,
+        raw.stage_passes,
     )
     sections = equal_sections(work)
     made = vars(sections) | {

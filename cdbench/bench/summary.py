@@ -55,6 +55,7 @@ def summarise(
         plan.config.engine.prefill_tokens,
         measured.stages,
         LEVEL if looks is None else looks.level,
+        measured.stage_passes,
     )
     sections = equal_sections(equal)
     seen = [run.environment for run in measured.timed if run.environment is not None]

@@ -204,7 +204,7 @@ class TimedPart:
     def _measure_stages(self) -> None:
         if self._meter is not None:
             self._meter.one_pass()
-            self.directory.keep_stage_pass(self._meter.last_pass)
+            self.directory.keep_stage_pass(self._meter.kept[-1])
 
     def _narrow_enough(self, looks: Looks) -> bool:
         """Whether the interval of ``cdb`` over ``static`` is, at a look that is due."""
@@ -214,6 +214,7 @@ class TimedPart:
     def _finish(self) -> None:
         if self._meter is not None and self._meter.passes:
             self.measured.stages = self._meter.curves()
+            self.measured.stage_passes = self._meter.kept
         self.measured.schedule_notes = {
             t.subject.label: note for t in self.timed if (note := t.engine.note)
         }

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cdbench.bench.repeats import Repeat
 from cdbench.metrics.curves import Curves
-from cdbench.metrics.ideal import CachedCurves, LaterTokens, Packing, later_tokens
-from cdbench.metrics.trace import RunTrace
+from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens
 from cdbench.metrics.waterfall import (
     CURVE_LIMIT,
+    ON_PASSES,
     NoWaterfallError,
     RunTimes,
+    RunWork,
     Side,
     Step,
     curve_error,
     effect_times,
+    one_by_one,
     waterfall,
 )
 from cdbench.schema import IntervalRecord, Waterfall, WaterfallRow
@@ -27,8 +30,20 @@ from cdbench.schema.repeats import ModeFacts
 from cdbench.schema.workload import RecordedWork
 from cdbench.stats.blocks import LEVEL
 from cdbench.stats.interval import Interval
+from cdbench.stats.resampling import moved
 
 STATIC = "static"
+
+
+@dataclass(frozen=True)
+class Redrawn:
+    """Curves as other passes over the stages might have given them, and how many there were."""
+
+    curves: Sequence[Curves] = ()
+    passes: int = 0
+
+
+NOTHING_REDRAWN = Redrawn()
 
 
 def waterfalls_of(
@@ -37,6 +52,7 @@ def waterfalls_of(
     workload: Sequence[RecordedWork],
     curves: Curves,
     level: float = LEVEL,
+    redrawn: Redrawn = NOTHING_REDRAWN,
 ) -> dict[str, Waterfall]:
     """Mode → its waterfall over ``static``; empty where static was not timed.
 
@@ -49,19 +65,11 @@ def waterfalls_of(
             by_mode.setdefault(run.trace.mode, []).append(run)
     if STATIC not in by_mode:
         return {}
-    shared = CachedCurves(curves)
-    times = {mode: _times(own, facts[mode], workload, shared) for mode, own in by_mode.items()}
-    traces = {mode: own[0].trace for mode, own in by_mode.items()}
+    found = {mode: _Mode.of(own, facts[mode], workload, curves) for mode, own in by_mode.items()}
     return {
-        mode: _record(
-            mode,
-            found,
-            times[STATIC],
-            level,
-            _narrow_s({name: traces[name] for name in (STATIC, mode)}, facts, workload, shared),
-        )
-        for mode, found in times.items()
-        if mode != STATIC
+        label: _record(label, mode, found[STATIC], level, redrawn)
+        for label, mode in found.items()
+        if label != STATIC
     }
 
 
@@ -82,55 +90,63 @@ def packing(facts: ModeFacts, width: int, curves: Curves) -> Packing:
     return Packing(curves, width, readout_every_loop=facts.readout_every_loop)
 
 
-def _times(
-    runs: Sequence[Repeat], facts: ModeFacts, workload: Sequence[RecordedWork], curves: Curves
-) -> list[RunTimes] | str:
-    """T(1) … T(10) of each run of one mode; or why there are none."""
-    first = runs[0].trace
-    requested = requested_tokens(workload, facts, first.max_loops)
-    ideal = packing(facts, first.width, curves)
-    # A scripted rule computes nothing, and its curves are the plain ones.
-    actual = ideal.with_exit() if facts.rule_computes else ideal
-    try:
-        return [
-            RunTimes(run.block, first.mode, effect_times(Side(run.trace, requested, ideal, actual)))
-            for run in runs
-        ]
-    except NoWaterfallError as error:
-        return str(error)
+@dataclass(frozen=True)
+class _Mode:
+    """The timed runs of one mode: as they are costed, and T(1) … T(10) of each.
+
+    ``reason`` says why there are none.
+    """
+
+    facts: ModeFacts
+    width: int
+    requested: LaterTokens
+    sides: tuple[Side, ...] = ()
+    runs: tuple[RunTimes, ...] = ()
+    reason: str | None = None
+
+    @staticmethod
+    def of(
+        runs: Sequence[Repeat], facts: ModeFacts, workload: Sequence[RecordedWork], curves: Curves
+    ) -> _Mode:
+        first = runs[0].trace
+        requested = requested_tokens(workload, facts, first.max_loops)
+        ideal = packing(facts, first.width, curves)
+        # A scripted rule computes nothing, and its curves are the plain ones.
+        actual = ideal.with_exit() if facts.rule_computes else ideal
+        mode = _Mode(facts, first.width, requested)
+        try:
+            sides = [Side(RunWork.of(run.trace), requested, ideal, actual) for run in runs]
+            times = [
+                RunTimes(run.block, first.mode, effect_times(side))
+                for run, side in zip(runs, sides, strict=True)
+            ]
+        except NoWaterfallError as error:
+            return replace(mode, reason=str(error))
+        return replace(mode, sides=tuple(sides), runs=tuple(times))
+
+    def first_on(self, curves: Curves) -> RunTimes:
+        """T(1) … T(10) of the first run, on these curves."""
+        return replace(self.runs[0], times=effect_times(self.sides[0].on(curves)))
+
+    def narrow_s(self, width: int, curves: Curves) -> float:
+        """T(2) with launches of up to ``width`` rows. ValueError where the curves end before."""
+        return packing(self.facts, width, curves).ideal_s(self.requested).total
 
 
-def _narrow_s(
-    sides: Mapping[str, RunTrace],
-    facts: Mapping[str, ModeFacts],
-    workload: Sequence[RecordedWork],
-    curves: Curves,
-) -> dict[str, float] | None:
+def _narrow_s(label: str, mode: _Mode, static: _Mode, curves: Curves) -> dict[str, float] | None:
     """T(2) of both sides at the width of the narrower one; None where they are equally wide."""
-    widths = {trace.width for trace in sides.values()}
-    if len(widths) == 1:
+    if mode.width == static.width:
         return None
-    try:
-        return {
-            mode: packing(facts[mode], min(widths), curves)
-            .ideal_s(requested_tokens(workload, facts[mode], trace.max_loops))
-            .total
-            for mode, trace in sides.items()
-        }
-    except ValueError:
-        return None  # curves that do not reach so far; the record without rows says so
+    width = min(mode.width, static.width)
+    return {STATIC: static.narrow_s(width, curves), label: mode.narrow_s(width, curves)}
 
 
-def _record(
-    label: str,
-    mode: list[RunTimes] | str,
-    static: list[RunTimes] | str,
-    level: float,
-    narrow_s: Mapping[str, float] | None,
-) -> Waterfall:
-    if isinstance(mode, str) or isinstance(static, str):
-        return Waterfall(reason=mode if isinstance(mode, str) else str(static))
-    both = [*static, *mode]
+def _record(label: str, mode: _Mode, static: _Mode, level: float, redrawn: Redrawn) -> Waterfall:
+    reason = mode.reason or static.reason
+    if reason is not None:
+        return Waterfall(reason=reason)
+    both = [*static.runs, *mode.runs]
+    narrow_s = _narrow_s(label, mode, static, mode.sides[0].ideal.curves)
     steps = waterfall(both, label, STATIC, level, narrow_s)
     if not steps:
         return Waterfall(reason=f"{label}: no whole block of it and static was timed")
@@ -139,26 +155,63 @@ def _record(
         for name in (STATIC, label)
         if (error := curve_error(both, name, level)) is not None
     }
+    spreads = _over_passes(label, mode, static, redrawn, steps)
     return Waterfall(
-        rows=[_row(step) for step in steps],
+        rows=[_row(step, spreads.get(step.effect)) for step in steps],
         curve_error={name: IntervalRecord.of(error) for name, error in errors.items()},
-        notes=[*_curve_notes(steps, errors), *_drain_notes(label, steps)],
+        notes=[*_curve_notes(steps, errors, spreads), *_drain_notes(label, steps)],
     )
 
 
-def _row(step: Step) -> WaterfallRow:
+def _over_passes(
+    label: str, mode: _Mode, static: _Mode, redrawn: Redrawn, steps: Sequence[Step]
+) -> dict[str, Interval]:
+    """How other passes would move the factor of each effect that depends on them: first runs alone.
+
+    Runs of a mode make nearly the same launches, so one says how far the passes matter.
+    """
+    if not redrawn.curves:
+        return {}
+    base = _factors(label, mode, static, mode.sides[0].ideal.curves)
+    drawn = [_factors(label, mode, static, curves) for curves in redrawn.curves]
+    return {
+        step.effect: moved(
+            step.factor.estimate,
+            base[step.effect],
+            [factors[step.effect] for factors in drawn],
+            redrawn.passes,
+        )
+        for step in steps
+        if step.effect in ON_PASSES
+    }
+
+
+def _factors(label: str, mode: _Mode, static: _Mode, curves: Curves) -> dict[str, float]:
+    """The factors of the first runs of both sides, on these curves."""
+    narrow_s = _narrow_s(label, mode, static, curves)
+    return one_by_one(mode.first_on(curves), static.first_on(curves), narrow_s)
+
+
+def _row(step: Step, spread: Interval | None) -> WaterfallRow:
     return WaterfallRow(
         effect=step.effect,
         speedup=IntervalRecord.of(step.speedup),
         factor=IntervalRecord.of(step.factor),
+        over_passes=None if spread is None else IntervalRecord.of(spread),
         over_t=step.over_t,
         mode_t=step.mode_t,
     )
 
 
-def _curve_notes(steps: Sequence[Step], errors: dict[str, Interval]) -> Iterator[str]:
+def _curve_notes(
+    steps: Sequence[Step], errors: Mapping[str, Interval], spreads: Mapping[str, Interval]
+) -> Iterator[str]:
     """What both sides miss the curves by alike leaves every row as it is; the rest does not."""
     factor = next(step.factor for step in steps if step.effect == "stage_curves")
+    differ = "the blocks"
+    if "stage_curves" in spreads:
+        factor = factor.widened(spreads["stage_curves"])
+        differ = "blocks and passes"
     sizes = ", ".join(f"{name} {error.estimate:+.1%}" for name, error in errors.items())
     if abs(factor.estimate - 1) <= CURVE_LIMIT:
         if any(abs(error.estimate) > CURVE_LIMIT for error in errors.values()):
@@ -169,7 +222,7 @@ def _curve_notes(steps: Sequence[Step], errors: dict[str, Interval]) -> Iterator
     elif 1.0 in factor:
         yield (
             f"the stage curves miss one side's launches by over {CURVE_LIMIT:.0%} more than the "
-            f"other's ({sizes}), but no further than the blocks differ among themselves"
+            f"other's ({sizes}), but no further than {differ} differ among themselves"
         )
     else:
         yield (

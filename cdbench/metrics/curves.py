@@ -48,6 +48,12 @@ class Curves(Protocol):
         """Seconds of one launch of ``rows`` rows of which the longest attends to ``context``."""
         ...
 
+    def launches_s(
+        self, stage: CurveStage, rows: npt.ArrayLike, contexts: npt.ArrayLike
+    ) -> FloatArray:
+        """``launch_s`` of many launches of one stage at once, ``[N]`` each."""
+        ...
+
     def ideal_row_s(self, stage: CurveStage, width: int, contexts: FloatArray) -> FloatArray:
         """t̂: the least t(b, context) / b over b ≤ ``width``, one value per context."""
         ...
@@ -110,7 +116,7 @@ class MeasuredCurves:
     def launches_s(
         self, stage: CurveStage, rows: npt.ArrayLike, contexts: npt.ArrayLike
     ) -> FloatArray:
-        """``launch_s`` of many launches of one stage at once, ``[N]`` each."""
+        """Seconds of many launches of one stage; ValueError as in ``launch_s``."""
         grid = self._grid(stage)
         rows_N = np.asarray(rows, dtype=np.float64)
         contexts_N = np.asarray(contexts, dtype=np.float64)
@@ -128,9 +134,10 @@ class MeasuredCurves:
             ValueError: ``width`` is beyond the most rows measured, or below 1.
         """
         unique, back = np.unique(np.asarray(contexts, dtype=np.float64), return_inverse=True)
-        widths = self._widths(stage, width)
-        times = [self.launches_s(stage, np.full_like(unique, b), unique) / b for b in widths]
-        least: FloatArray = np.min(times, axis=0)[back.reshape(-1)]
+        widths = np.array(self._widths(stage, width))
+        rows, at = np.repeat(widths, unique.size), np.tile(unique, widths.size)
+        times = (self.launches_s(stage, rows, at) / rows).reshape(widths.size, unique.size)
+        least: FloatArray = times.min(axis=0)[back.reshape(-1)]
         return least
 
     def prefill_token_s(self, tokens: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,22 @@ class LaterTokens:
     @property
     def count(self) -> int:
         return int(self.loops.size)
+
+    @cached_property
+    def by_context(self) -> TokensByContext:
+        """The same by context: tokens of one context cost the same, and are few of many."""
+        contexts, place = np.unique(self.contexts, return_inverse=True)
+        counts = np.bincount(place, minlength=contexts.size).astype(np.float64)
+        loops = np.bincount(place, weights=self.loops, minlength=contexts.size)
+        return TokensByContext(contexts, counts, loops.astype(np.float64))
+
+
+class TokensByContext(NamedTuple):
+    """Contexts, how many tokens each has, and the sum of their loops, ``[C]``."""
+
+    contexts: FloatArray
+    counts: FloatArray
+    loops: FloatArray
 
 
 class StageSums(NamedTuple):
@@ -77,11 +94,12 @@ class Packing:
         Raises:
             ValueError: the curves do not reach the width.
         """
-        row_s = self.row_s(tokens.contexts)
-        coda_rows = tokens.loops if self.readout_every_loop else np.ones(tokens.count)
+        contexts, counts, loops = tokens.by_context
+        row_s = self.row_s(contexts)
+        coda_rows = loops if self.readout_every_loop else counts
         return StageSums(
-            float(row_s.prelude.sum()),
-            float((tokens.loops * row_s.core).sum()),
+            float((counts * row_s.prelude).sum()),
+            float((loops * row_s.core).sum()),
             float((coda_rows * row_s.coda).sum()),
         )
 
@@ -115,23 +133,3 @@ def later_tokens(requests: Iterable[PromptAndDepths]) -> LaterTokens:
 def prefill_s(prompts: Iterable[int], curves: Curves, chunk_tokens: int) -> float:
     """Seconds of all prompts' prefill in chunks of the best size up to ``chunk_tokens``."""
     return sum(prompts) * curves.prefill_token_s(chunk_tokens)
-
-
-class CachedCurves:
-    """Curves that look up each launch once: a run has few different ones among its thousands."""
-
-    def __init__(self, curves: Curves) -> None:
-        self._curves = curves
-        self._launches: dict[tuple[CurveStage, float, float], float] = {}
-
-    def launch_s(self, stage: CurveStage, rows: float, context: float) -> float:
-        key = (stage, rows, context)
-        if key not in self._launches:
-            self._launches[key] = self._curves.launch_s(stage, rows, context)
-        return self._launches[key]
-
-    def ideal_row_s(self, stage: CurveStage, width: int, contexts: FloatArray) -> FloatArray:
-        return self._curves.ideal_row_s(stage, width, contexts)
-
-    def prefill_token_s(self, tokens: int) -> float:
-        return self._curves.prefill_token_s(tokens)

@@ -8,10 +8,11 @@ what those very tokens cost at ideal packing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cdbench.metrics.curves import Curves
 from cdbench.metrics.ideal import LaterTokens, Packing
 from cdbench.metrics.rates import SteadyWindow, steady_window
 from cdbench.metrics.trace import RunTrace
@@ -21,12 +22,22 @@ from cdbench.stats.interval import Interval
 
 @dataclass(frozen=True)
 class SteadyRun:
-    """Seconds a later token of the window, as measured and at ideal packing, of one timed run."""
+    """The later tokens of one timed run's window: seconds each as measured, and their packing."""
 
     block: int
     mode: str
     measured_s: float
-    ideal_s: float
+    tokens: LaterTokens
+    packing: Packing
+
+    @property
+    def ideal_s(self) -> float:
+        """Seconds a token at ideal packing. ValueError where the curves do not reach the width."""
+        return self.packing.ideal_s(self.tokens).total / self.tokens.count
+
+    def on(self, curves: Curves) -> SteadyRun:
+        """The same window, costed on other curves."""
+        return replace(self, packing=replace(self.packing, curves=curves))
 
 
 @dataclass(frozen=True)
@@ -55,25 +66,24 @@ def window_tokens(
 def steady_run(
     block: int, trace: RunTrace, requested: Mapping[str, Sequence[int]], packing: Packing
 ) -> SteadyRun | None:
-    """One run's figures; None without a steady window, or without later tokens in it.
-
-    Raises:
-        ValueError: the curves do not reach the width.
-    """
+    """One run's window; None without a steady one, or without later tokens in it."""
     window = steady_window(trace)
     if window is None or window.decode_s is None:
         return None
     tokens = window_tokens(trace, window, requested)
     if not tokens.count:
         return None
-    ideal_s = packing.ideal_s(tokens).total / tokens.count
-    return SteadyRun(block, trace.mode, window.decode_s / tokens.count, ideal_s)
+    return SteadyRun(block, trace.mode, window.decode_s / tokens.count, tokens, packing)
 
 
 def steady_share(
     runs: Iterable[SteadyRun], mode: str, over: str, level: float = LEVEL
 ) -> SteadyShare | None:
-    """A mode over another in their steady windows; None without a whole block of both."""
+    """A mode over another in their steady windows; None without a whole block of both.
+
+    Raises:
+        ValueError: the curves do not reach the width.
+    """
     kept = list(runs)
     rates = log_ratios([BlockRun(r.block, r.mode, r.measured_s) for r in kept], mode, over)
     bounds = log_ratios([BlockRun(r.block, r.mode, r.ideal_s) for r in kept], mode, over)

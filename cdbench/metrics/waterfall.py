@@ -29,13 +29,12 @@ than those of the narrower, then with each side's own. The second row is ``WIDER
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from cdbench.metrics.curves import CurveStage, FloatArray
-from cdbench.metrics.ideal import LaterTokens, Packing, later_tokens
+from cdbench.metrics.curves import Curves, CurveStage, FloatArray
+from cdbench.metrics.ideal import LaterTokens, Packing, StageSums, later_tokens
 from cdbench.metrics.rates import decode_wall_s, prefill_share
 from cdbench.metrics.trace import LaunchTrace, RunTrace
 from cdbench.stats.blocks import LEVEL, BlockRun, geometric_mean, log_ratios
@@ -62,6 +61,8 @@ WIDER_LAUNCHES = "wider_launches"
 
 ON_CURVES = EFFECTS.index("small_boundary_launches")
 IN_PLACE = EFFECTS.index("stage_curves")
+ON_PASSES = (*EFFECTS[1 : IN_PLACE + 1], WIDER_LAUNCHES)
+"""The rows that other passes over the stages would move."""
 
 CURVE_LIMIT = 0.05
 """Stage curves further than this from the launches of a run do not describe it."""
@@ -72,6 +73,62 @@ class NoWaterfallError(ValueError):
 
 
 @dataclass(frozen=True)
+class StageLaunches:
+    """The decode launches of one stage of a run, as many of a kind as there were.
+
+    Kinds ``[K]``: the ``rows`` of a launch and the ``contexts`` that its longest row attends to;
+    ``rest`` were made with as many requests runnable as the cap, ``drain`` with fewer.
+    """
+
+    rows: FloatArray
+    contexts: FloatArray
+    rest: FloatArray
+    drain: FloatArray
+    measured_s: float
+
+    @staticmethod
+    def of(trace: RunTrace, stage: str) -> StageLaunches:
+        """Those of a trace, without prompt rows that rode in them."""
+        launches = trace.decode_launches(stage)
+        kinds = np.array([(x.decode_rows, x.context) for x in launches], np.float64).reshape(-1, 2)
+        drains = np.array([x.runnable < trace.max_residents for x in launches], np.bool_)
+        kinds, place = np.unique(kinds, axis=0, return_inverse=True)
+        place = place.reshape(-1)
+        rest, drain = (
+            np.bincount(place[chosen], minlength=len(kinds)).astype(np.float64)
+            for chosen in (~drains, drains)
+        )
+        measured_s = sum(_decode_s(trace, x) for x in launches)
+        return StageLaunches(kinds[:, 0], kinds[:, 1], rest, drain, measured_s)
+
+
+@dataclass(frozen=True)
+class RunWork:
+    """What a timed run did: read from its trace once, to be costed on any curves."""
+
+    mode: str
+    executed: LaterTokens
+    launches: Mapping[str, StageLaunches]
+    decode_s: float
+    wall_s: float
+
+    @staticmethod
+    def of(trace: RunTrace) -> RunWork:
+        """Raises NoWaterfallError where nothing decodes or a mixed launch cannot be split."""
+        executed = later_tokens((r.prompt_tokens, r.executed_depths) for r in trace.requests)
+        if not executed.count:
+            raise NoWaterfallError(f"{trace.mode}: no later token was decoded")
+        decode_s = decode_wall_s(trace)
+        if decode_s is None:
+            raise NoWaterfallError(
+                f"{trace.mode}: launches mix prompt and decode rows and cannot be split without "
+                "the curves' prefill share"
+            )
+        launches = {stage: StageLaunches.of(trace, stage) for stage in StageSums._fields}
+        return RunWork(trace.mode, executed, launches, decode_s, trace.wall_s)
+
+
+@dataclass(frozen=True)
 class Side:
     """One timed run as the waterfall reads it.
 
@@ -79,10 +136,15 @@ class Side:
     costs launches without the exit rule, ``actual`` as the mode ran them.
     """
 
-    trace: RunTrace
+    work: RunWork
     requested: LaterTokens
     ideal: Packing
     actual: Packing
+
+    def on(self, curves: Curves) -> Side:
+        """The same run, costed on other curves."""
+        ideal, actual = (replace(x, curves=curves) for x in (self.ideal, self.actual))
+        return replace(self, ideal=ideal, actual=actual)
 
 
 @dataclass(frozen=True)
@@ -106,44 +168,34 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Launches:
-    """The decode launches of one stage: four ways to cost them, in seconds."""
+class _Costed:
+    """The decode launches of one stage on curves: three ways to cost them, in seconds."""
 
     ideal_rest_s: float
     curve_rest_s: float
     curve_drain_s: float
-    measured_s: float
 
 
 def effect_times(side: Side) -> tuple[float, ...]:
     """T(1) … T(10) of one run, in the order of ``EFFECTS``.
 
     Raises:
-        NoWaterfallError: nothing decodes, a mixed launch cannot be split, the curves do not reach
-        a launch, or the launches did other work than the tokens listed.
+        NoWaterfallError: the curves do not reach a launch, or the launches did other work than the
+        tokens listed.
     """
-    trace = side.trace
-    executed = later_tokens((r.prompt_tokens, r.executed_depths) for r in trace.requests)
-    if not executed.count:
-        raise NoWaterfallError(f"{trace.mode}: no later token was decoded")
-    decode_s = decode_wall_s(trace)
-    if decode_s is None:
-        raise NoWaterfallError(
-            f"{trace.mode}: launches mix prompt and decode rows and cannot be split without the "
-            "curves' prefill share"
-        )
+    work = side.work
     try:
         costs_s = [
             float(side.requested.loops.sum()),
             side.ideal.ideal_s(side.requested).total,
             side.actual.ideal_s(side.requested).total,
-            side.actual.ideal_s(executed).total,
+            side.actual.ideal_s(work.executed).total,
         ]
-        prelude, core, coda = _launches(side, executed)
+        prelude, core, coda = _launches(side)
     except NoWaterfallError:
         raise
     except ValueError as error:  # what the curves say to a launch beyond them
-        raise NoWaterfallError(f"{trace.mode}: {error}") from None
+        raise NoWaterfallError(f"{work.mode}: {error}") from None
     boundary = (prelude, coda)
     drain_s = sum(x.curve_drain_s for x in (prelude, core, coda))
     boundary_ideal_s = sum(x.ideal_rest_s for x in boundary)
@@ -152,15 +204,15 @@ def effect_times(side: Side) -> tuple[float, ...]:
         drain_s + core.ideal_rest_s + boundary_ideal_s,
         drain_s + core.curve_rest_s + boundary_ideal_s,
         drain_s + core.curve_rest_s + sum(x.curve_rest_s for x in boundary),
-        sum(x.measured_s for x in (prelude, core, coda)),
-        decode_s,
-        trace.wall_s,
+        sum(x.measured_s for x in work.launches.values()),
+        work.decode_s,
+        work.wall_s,
     )
 
 
-def _launches(side: Side, executed: LaterTokens) -> tuple[_Launches, _Launches, _Launches]:
+def _launches(side: Side) -> tuple[_Costed, _Costed, _Costed]:
     """Prelude, core and coda launches of a run, costed."""
-    packing = side.actual
+    packing, executed = side.actual, side.work.executed
     rows, ideal_s = packing.rows(executed), packing.ideal_s(executed)
     return (
         _stage(side, "prelude", packing.prelude, rows.prelude, ideal_s.prelude),
@@ -169,29 +221,23 @@ def _launches(side: Side, executed: LaterTokens) -> tuple[_Launches, _Launches, 
     )
 
 
-def _stage(side: Side, stage: str, curve: CurveStage, rows: float, ideal_s: float) -> _Launches:
-    trace, packing = side.trace, side.actual
-    launches = trace.decode_launches(stage)
-    rows_N = np.array([x.decode_rows for x in launches], np.float64)
-    if rows_N.sum() != rows:
+def _stage(side: Side, stage: str, curve: CurveStage, rows: float, ideal_s: float) -> _Costed:
+    launches, packing = side.work.launches[stage], side.actual
+    held = float((launches.rows * (launches.rest + launches.drain)).sum())
+    if held != rows:
         raise NoWaterfallError(
-            f"{trace.mode}: {stage} launches held {rows_N.sum():g} decode rows, but the tokens "
-            f"listed need {rows:g} (stop or cancelled tokens, or a launch that was not recorded)"
+            f"{side.work.mode}: {stage} launches held {held:g} decode rows, but the tokens listed "
+            f"need {rows:g} (stop or cancelled tokens, or a launch that was not recorded)"
         )
-    contexts_N = np.array([x.context for x in launches], np.float64)
-    drain_N = np.array([x.runnable < trace.max_residents for x in launches], np.bool_)
-    own_s_N = np.array([packing.curves.launch_s(curve, x.decode_rows, x.context) for x in launches])
-    ideal_s_N = rows_N * packing.curves.ideal_row_s(curve, packing.width, contexts_N)
-    return _Launches(
-        ideal_rest_s=ideal_s * _share(ideal_s_N, ~drain_N),
-        curve_rest_s=float(own_s_N[~drain_N].sum()),
-        curve_drain_s=float(own_s_N[drain_N].sum()),
-        measured_s=sum(_decode_s(trace, x) for x in launches),
+    own_s_K = packing.curves.launches_s(curve, launches.rows, launches.contexts)
+    row_s_K = packing.curves.ideal_row_s(curve, packing.width, launches.contexts)
+    ideal_s_K = launches.rows * row_s_K
+    rest_s, drain_s = (float((ideal_s_K * n).sum()) for n in (launches.rest, launches.drain))
+    return _Costed(
+        ideal_rest_s=ideal_s * rest_s / (rest_s + drain_s),
+        curve_rest_s=float((own_s_K * launches.rest).sum()),
+        curve_drain_s=float((own_s_K * launches.drain).sum()),
     )
-
-
-def _share(weights: FloatArray, chosen: npt.NDArray[np.bool_]) -> float:
-    return float(weights[chosen].sum() / weights.sum())
 
 
 def _decode_s(trace: RunTrace, launch: LaunchTrace) -> float:
@@ -240,6 +286,17 @@ def _columns(
         else:
             yield effect, [narrow_s[run.mode] for run in runs]
             yield WIDER_LAUNCHES, times
+
+
+def one_by_one(
+    mode: RunTimes, over: RunTimes, narrow_s: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """The factor of each effect, from one run of each side; ``narrow_s`` as in ``waterfall``."""
+    factors, before = {}, 1.0
+    for effect, (over_t, mode_t) in _columns([over, mode], narrow_s):
+        factors[effect] = over_t / mode_t / before
+        before = over_t / mode_t
+    return factors
 
 
 def curve_error(runs: Iterable[RunTimes], mode: str, level: float = LEVEL) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cdbench.render.formats import Kind
 from cdbench.render.intervals import interval_cell
 from cdbench.render.table import Cell, Column, Row, Table, text
-from cdbench.schema import Result
+from cdbench.schema import BoundRecord, Result
 
 BOUND_WORDS = {
     "flop_bound": "flop_bound",
@@ -35,7 +35,7 @@ def bounds_table(result: Result) -> Table:
                 text(mode),
                 text(BOUND_WORDS.get(name, name), record.note),
                 text(record.scope),
-                Cell(record.value, Kind.RATIO),
+                bound_cell(record),
                 interval_cell(record.realised, Kind.PERCENT),
             )
         )
@@ -45,6 +45,16 @@ def bounds_table(result: Result) -> Table:
     notes = (
         "Realised: measured speed-up over static in that scope / bound. flop_bound: matrix "
         "products of later tokens alone; work_bound: prompts, first tokens and attention too; "
-        "time_bound: stage times measured on this machine, at ideal packing on both sides.",
+        "time_bound: stage times measured on this machine, at ideal packing on both sides; its "
+        "interval is what other passes over the stages would change (bootstrap), and is part of "
+        "its share's.",
     )
     return Table(columns, rows, "bounds, and the share of them realised", notes if rows else ())
+
+
+def bound_cell(record: BoundRecord) -> Cell:
+    """A bound as tables show it: a time bound with what other passes would change."""
+    spread = record.over_passes
+    if spread is None:
+        return Cell(record.value, Kind.RATIO)
+    return Cell(record.value, Kind.RATIO, spread.low, spread.high)

@@ -50,7 +50,7 @@ def waterfall_table(waterfall: Waterfall, mode: str) -> Table:
             (
                 text(EFFECT_WORDS.get(row.effect, row.effect)),
                 _ratio_cell(row.speedup),
-                _ratio_cell(row.factor),
+                factor_cell(row),
                 text(_meaning(row)),
             ),
             emphasis=row.effect in (_bound_row(waterfall), DECODE, E2E),
@@ -59,6 +59,20 @@ def waterfall_table(waterfall: Waterfall, mode: str) -> Table:
     )
     title = f"waterfall: {mode} over {waterfall.over}, from loops saved to the measured speed-up"
     return Table(columns, rows, title, notes=tuple(_notes(waterfall, mode)))
+
+
+def factor_of(row: WaterfallRow) -> IntervalRecord:
+    """A row's factor with all that is known of how far it may be off: blocks, and passes."""
+    spread = row.over_passes
+    if spread is None:
+        return row.factor
+    if not all(x is not None and x > 0 for x in [*_ends(row.factor), *_ends(spread)]):
+        return row.factor
+    return IntervalRecord.of(row.factor.to_interval().widened(spread.to_interval()))
+
+
+def _ends(interval: IntervalRecord) -> list[float | None]:
+    return [interval.estimate, interval.low, interval.high]
 
 
 def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
@@ -76,14 +90,14 @@ def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
     losses = [
         rows[name]
         for name in between
-        if name in rows and _lost(rows[name].factor, least=WORTH_NAMING)
+        if name in rows and _lost(factor_of(rows[name]), least=WORTH_NAMING)
     ]
     losses.sort(key=lambda row: row.factor.estimate or 1.0)
     named = _listed(
         f"{EFFECT_WORDS[row.effect]} ({_size(row.factor)})" for row in losses[:NAMED_LOSSES]
     )
     rest = f"most of the rest went to {named}" if named else "no single loss stands out"
-    if "stage_curves" in rows and _beyond(rows["stage_curves"].factor):
+    if "stage_curves" in rows and _beyond(factor_of(rows["stage_curves"])):
         rest += " (the stage curves do not describe this run, so the split is unsure)"
     wider = ""
     if first == WIDER_LAUNCHES:
@@ -114,6 +128,12 @@ def _notes(waterfall: Waterfall, mode: str) -> Iterator[str]:
     sizes = [f"{name} {_signed(error)}" for name, error in waterfall.curve_error.items()]
     if sizes:
         yield f"Decode launches measured in place against the stage curves: {', '.join(sizes)}."
+    passes = {row.over_passes.n for row in waterfall.rows if row.over_passes is not None}
+    if passes:
+        yield (
+            f"Rows that come from stage curves: the interval of a factor also holds what others "
+            f"than these {max(passes)} passes over the stages would change (bootstrap)."
+        )
     yield from waterfall.notes
 
 
@@ -130,12 +150,12 @@ def _beyond(factor: IntervalRecord) -> bool:
 
 
 def _meaning(row: WaterfallRow) -> str:
-    factor = row.factor.estimate
+    factor, known = row.factor.estimate, factor_of(row)
     if factor is None:
         return ""
     if row.effect == "loops_saved":
         return "loops of static / loops asked for"
-    if _spread(row.factor) and not (_lost(row.factor) or _gained(row.factor)):
+    if _spread(known) and not (_lost(known) or _gained(known)):
         return "cannot be told from none"
     if abs(factor - 1) < VISIBLE:
         return "none"
@@ -154,10 +174,15 @@ def _gained(factor: IntervalRecord) -> bool:
 
 
 def _spread(interval: IntervalRecord) -> bool:
-    """Whether blocks differ: a factor that follows from the curves alone is the same in all."""
+    """Whether blocks or passes differ: loops alone are the same in all."""
     if interval.low is None or interval.high is None or interval.estimate is None:
         return False
     return interval.high - interval.low > 1e-9 * interval.estimate
+
+
+def factor_cell(row: WaterfallRow) -> Cell:
+    """A row's factor as tables show it."""
+    return _ratio_cell(factor_of(row))
 
 
 def _ratio_cell(interval: IntervalRecord) -> Cell:

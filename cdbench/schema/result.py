@@ -173,6 +173,11 @@ class BoundRecord(Record):
         None,
         description="the bound for other requests: 95 % bootstrap over those there were (FLOPs)",
     )
+    over_passes: IntervalRecord | None = Field(
+        None,
+        description="the bound with other passes over the stages: 95 % bootstrap over those there "
+        "were (time bounds); null where they were too few",
+    )
     note: str | None = None
 
 

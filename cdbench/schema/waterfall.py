@@ -21,6 +21,11 @@ class WaterfallRow(Record):
     factor: IntervalRecord = Field(
         description="S_i / S_(i-1); above 1, the effect costs the baseline more than the mode"
     )
+    over_passes: IntervalRecord | None = Field(
+        None,
+        description="the factor with other passes over the stages: 95 % bootstrap over those there "
+        "were; null where it does not depend on them, or they were too few",
+    )
     over_t: Measure = Field(
         description="T_over(i) of a run, mean: seconds; for loops_saved, token loops"
     )

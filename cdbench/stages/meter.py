@@ -114,14 +114,14 @@ class StageMeter:
         return grid + [Cell("prefill", rows, self.prompt_tokens) for rows in sizes]
 
     @property
-    def passes(self) -> int:
-        """How many were made and kept. One that was broken off is none."""
-        return len(self._kept)
+    def kept(self) -> tuple[StagePassRecord, ...]:
+        """What the passes found, in their order. One that was broken off is none."""
+        return tuple(self._kept)
 
     @property
-    def last_pass(self) -> StagePassRecord:
-        """What the last kept pass found. IndexError before the first."""
-        return self._kept[-1]
+    def passes(self) -> int:
+        """How many were kept."""
+        return len(self._kept)
 
     def one_pass(self) -> None:
         """Time every cell once (``pass_order``). The first call warms up before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -36,6 +37,24 @@ class Interval:
             None if self.high is None else self.high + by,
             self.n,
         )
+
+    def widened(self, by: Interval) -> Interval:
+        """The interval of a ratio that a second source of noise moves as well.
+
+        ``by`` is how far that source moves a like quantity by itself: distances from the estimates
+        add up in squares, on logs. Undefined where either is.
+        """
+        ends = (self.low, by.low), (self.high, by.high)
+        low, high = (
+            None
+            if own is None or other is None
+            else self.estimate
+            * math.exp(
+                sign * math.hypot(math.log(own / self.estimate), math.log(other / by.estimate))
+            )
+            for sign, (own, other) in zip((-1, 1), ends, strict=True)
+        )
+        return Interval(self.estimate, low, high, self.n)
 
     def __contains__(self, value: float) -> bool:
         """Whether a defined interval holds ``value``."""

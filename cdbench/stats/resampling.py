@@ -1,11 +1,12 @@
-"""How a ratio of sums would move with other requests: a bootstrap over the requests there were.
+"""How a number would move with other requests or other passes: bootstraps over those there were.
 
-It answers another question than the interval over blocks, which covers the machine's noise on this
+They answer other questions than the interval over blocks, which covers the machine's noise on this
 workload; so a number that comes from here is always marked.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,6 +47,20 @@ def ratio_over_requests(
         ratios.append(full_N[draw].sum(axis=1) / own_N[draw].sum(axis=1))
     low, high = np.quantile(np.concatenate(ratios), [(1 - level) / 2, (1 + level) / 2])
     return Interval(estimate, float(low), float(high), n)
+
+
+def moved(
+    estimate: float, base: float, drawn: npt.ArrayLike, n: int, level: float = 0.95
+) -> Interval:
+    """``estimate``, and how far it moves where draws move ``base``, a figure of the same kind.
+
+    The share ``level`` of ``drawn`` is no further from ``base``, as a ratio either way, than the
+    ends from the estimate. (Draws of quantiles lean to one side: their own percentiles need not
+    hold the estimate.) ``n`` says of how many observations each draw was made.
+    """
+    ratios = np.asarray(drawn, dtype=np.float64) / base
+    reach = math.exp(float(np.quantile(np.abs(np.log(ratios)), level)))
+    return Interval(estimate, estimate / reach, estimate * reach, n)
 
 
 def in_parts(rows: int, columns: int) -> Iterator[int]:
