@@ -7,26 +7,36 @@ launch takes as long whatever its rows: memory-bound), linear (in proportion to 
 compute-bound) and between; boundary stages weigh as in Ouro (0.08 of a loop) and Huginn (1.18).
 
     python scripts/coda_minimum.py > results/reference/coda-minimum/simulated.json
+    python scripts/coda_minimum.py --on results/reference/performance/bench/*.json \\
+        > results/reference/coda-minimum/measured-curves.json
 
 It prints one JSON document: a line per cell with milliseconds a token for fixed minimums of 1, W/8,
-W/4 and W/2, for auto, and how much worse auto is than the best of the fixed ones. Simulated times
-say nothing of a machine: ``configs/paper/coda-minimum.cpu.yaml`` measures the real thing.
+W/4 and W/2, for auto, and how much worse auto is than the best of the fixed ones. With ``--on`` the
+curves are those that runs measured, at their own width and R, with uniform depths and W, 1.5 W or
+the run's own residents, and every minimum from 1 to W stands beside auto. Simulated times say
+nothing of a machine: ``configs/paper/coda-minimum.cpu.yaml`` measures the real thing.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
 from cdbench.metrics.curves import CurvePoint, CurveStage, MeasuredCurves
+from cdbench.runtime.exit_rule import Needs
+from cdbench.runtime.exits import RULES
 from cdbench.runtime.schedules.base import Schedule, Verdict, Work
 from cdbench.runtime.schedules.cdb import ContinuousDepth
 from cdbench.runtime.schedules.coda_minimum import AutoMinimum
+from cdbench.schema.files import read_result
+from cdbench.schema.stages import StageCurves
 
 LOOP_S = 1e-3
 """A core launch of one row."""
@@ -87,18 +97,21 @@ def simulate(
     draw_depth: Callable[[random.Random], int],
     tokens: int,
     seed: int = 0,
+    context: float = CONTEXT,
 ) -> Simulated:
     """Drive a schedule until so many tokens are done; the first tenth of them is not counted.
 
-    Each resident's depths are drawn from a stream of its own, so every schedule serves the same.
+    Launches take what the curves with the exit rule say at ``context`` positions. Each resident's
+    depths are drawn from a stream of its own, so every schedule serves the same.
     """
     streams = [random.Random(f"{seed}/{r}") for r in range(residents)]
     depth = np.array([draw_depth(stream) for stream in streams])
     loop = np.zeros(residents, np.int64)
     widest = curves.widest("core")
-    rows = np.arange(1, widest + 1)
-    stages: tuple[CurveStage, ...] = ("core", "coda", "prelude")
-    taken = {s: curves.launches_s(s, rows, np.full(widest, CONTEXT)).tolist() for s in stages}
+    rows, at = np.arange(1, widest + 1), np.full(widest, context)
+    core_s = curves.launches_s("core_with_exit", rows, at).tolist()
+    boundary_s = curves.launches_s("coda_with_exit", rows, at)
+    boundary_s = (boundary_s + curves.launches_s("prelude_with_exit", rows, at)).tolist()
     schedule.enter(np.arange(residents))
     now_s, done, from_s, from_done, codas, coda_rows = 0.0, 0, 0.0, 0, 0, 0
     while done < tokens:
@@ -107,11 +120,11 @@ def simulate(
         who = launch.residents
         if launch.work is Work.CORE:
             loop[who] += 1
-            now_s += taken["core"][who.size - 1]
+            now_s += core_s[who.size - 1]
             exits = loop[who] >= depth[who]
             schedule.signals(launch, np.where(exits, Verdict.EXIT, Verdict.LOOP))
             continue
-        now_s += taken["coda"][who.size - 1] + taken["prelude"][who.size - 1]
+        now_s += boundary_s[who.size - 1]
         schedule.signals(launch, np.full(who.size, Verdict.DONE))
         loop[who] = 0
         for r in who.tolist():
@@ -150,6 +163,10 @@ class Cell:
         """How much worse auto is than the best fixed minimum; below 0 it is better."""
         return self.auto_ms / min(self.fixed_ms.values()) - 1
 
+    def record(self) -> dict[str, object]:
+        """As the document has it."""
+        return asdict(self) | {"excess": round(self.excess, 4)}
+
 
 def compare(
     shape: str,
@@ -161,14 +178,10 @@ def compare(
     tokens_per_row: int = 300,
 ) -> Cell:
     """Fixed minimums of 1, W/8, W/4 and W/2 against auto on the same depths."""
-    curves, draw = curves_of(SHAPES[shape], boundary, width), depth_draws(depths, max_loops)
+    curves = curves_of(SHAPES[shape], boundary, width)
+    minimums = sorted({max(1, width // part) for part in (width, 8, 4, 2)})
     tokens = tokens_per_row * width
-    fixed_ms = {}
-    for minimum in sorted({max(1, width // part) for part in (width, 8, 4, 2)}):
-        schedule = ContinuousDepth(width, minimum)
-        found = simulate(schedule, curves, residents, draw, tokens)
-        fixed_ms[minimum] = found.seconds_per_token * 1e3
-    auto = simulate(automatic(curves, width, residents, max_loops), curves, residents, draw, tokens)
+    fixed_ms, auto = against_auto(curves, minimums, residents, depths, max_loops, tokens, CONTEXT)
     return Cell(
         shape,
         boundary,
@@ -182,9 +195,80 @@ def compare(
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Compare over the whole grid and print the document."""
-    widths = [int(argument) for argument in arguments] or [8, 16, 32, 64, 128]
+def compare_on(file: Path, tokens_per_row: int = 300) -> list[Cell]:
+    """Every minimum against auto on the curves of a run's result, at their width.
+
+    With as many residents as the run had, as the width, and half as many again. UsageError: it is
+    no result. ValueError: it has no stage curves, or those of a rule that reads out at every loop,
+    which sends every loop through the coda.
+    """
+    result = read_result(file)
+    if result.stages is None:
+        raise ValueError(f"{file}: has no stage curves")
+    stages = StageCurves.model_validate(result.stages)
+    if RULES[stages.key.exit_rule].needs is Needs.LOGITS:
+        raise ValueError(f"{file}: its rule {stages.key.exit_rule} reads out at every loop")
+    curves, loops = stages.curves(), stages.key.max_loops
+    width, context = curves.widest("core"), curves.middle_context("core")
+    own = result.config["engine"]["max_residents"]  # type: ignore[index, call-overload]
+    assert isinstance(own, int)
+    minimums, tokens = range(1, width + 1), tokens_per_row * width
+    core_s, *boundary_s = (
+        curves.launch_s(stage, width, context) for stage in ("core", "coda", "prelude")
+    )
+    cells = []
+    for held in sorted({width, 3 * width // 2, own}):
+        fixed_ms, auto = against_auto(curves, minimums, held, "uniform", loops, tokens, context)
+        cells.append(
+            Cell(
+                file.stem,
+                round(sum(boundary_s) / core_s, 3),
+                loops,
+                "uniform",
+                width,
+                held,
+                fixed_ms,
+                auto.seconds_per_token * 1e3,
+                auto.coda_width,
+            )
+        )
+    return cells
+
+
+def against_auto(
+    curves: MeasuredCurves,
+    minimums: Iterable[int],
+    residents: int,
+    depths: str,
+    max_loops: int,
+    tokens: int,
+    context: float,
+) -> tuple[dict[int, float], Simulated]:
+    """Milliseconds a token by fixed minimum, and what auto made of the same depths."""
+    draw, width = depth_draws(depths, max_loops), curves.widest("core")
+
+    def served(schedule: Schedule) -> Simulated:
+        return simulate(schedule, curves, residents, draw, tokens, context=context)
+
+    fixed_ms = {k: served(ContinuousDepth(width, k)).seconds_per_token * 1e3 for k in minimums}
+    return fixed_ms, served(automatic(curves, width, residents, max_loops))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Compare over the whole grid, or on measured curves, and print the document."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("widths", type=int, nargs="*", help="of launches, on given curves")
+    parser.add_argument("--on", type=Path, nargs="+", metavar="RESULT", help="results with curves")
+    args = parser.parse_args(argv)
+    if args.on and args.widths:
+        parser.error("measured curves have a width of their own: drop the widths")
+    if args.on:
+        publish(
+            "simulated schedule on measured stage curves",
+            [cell for f in args.on for cell in compare_on(f)],
+        )
+        return
+    widths = args.widths or [8, 16, 32, 64, 128]
     cells = [
         compare(shape, boundary, loops, depths, width, residents)
         for shape in SHAPES
@@ -193,19 +277,20 @@ def main(arguments: Sequence[str]) -> None:
         for width in widths
         for residents in (width, 3 * width // 2)
     ]
+    publish("simulated schedule on given stage curves; no machine was timed", cells)
+
+
+def publish(what: str, cells: Sequence[Cell]) -> None:
+    """Print the document, and the worst cell for a reader."""
     worst = max(cells, key=lambda cell: cell.excess)
-    print(
-        json.dumps(
-            {
-                "what": "simulated schedule on given stage curves; no machine was timed",
-                "cells": [asdict(cell) | {"excess": round(cell.excess, 4)} for cell in cells],
-                "worst_excess": round(worst.excess, 4),
-            },
-            indent=1,
-        )
-    )
+    document = {
+        "what": what,
+        "cells": [cell.record() for cell in cells],
+        "worst_excess": round(worst.excess, 4),
+    }
+    print(json.dumps(document, indent=1))
     print(f"worst: {worst.excess:+.2%} ({worst})", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -60,7 +60,8 @@ def _speed_ups(results: Sequence[Result]) -> Table:
             cells.append(interval_cell(realised, Kind.PERCENT))
         rows.append(_row(result, cells))
     notes = (
-        "cdb, geometric means over interleaved blocks with 95 % t intervals on logs. Random "
+        "cdb, geometric means over interleaved blocks with 95 % t intervals on logs; a time bound "
+        "with what other passes over the stages would change, which is part of its share's. Random "
         "weights, random prompts, synthetic depths (uniform, replayed): times only.",
     )
     return Table(columns, tuple(rows), notes=(*notes, *_invalid(results)))

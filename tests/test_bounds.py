@@ -513,6 +513,11 @@ def test_beyond_the_time_bound_is_flagged_as_a_measuring_error(plan: Plan) -> No
     ]
     explained = measuring_errors({"cdb": found}, {"cdb": Waterfall(rows=rows)})
     assert "static loses more to host_time (×1.200), or" in explained[0]
+    # What blocks or passes can make of no effect at all is not named.
+    unsure = IntervalRecord(estimate=1.2, low=0.9, high=1.6, n=6)
+    rows[1] = rows[1].model_copy(update={"factor": unsure})
+    nameless = measuring_errors({"cdb": found}, {"cdb": Waterfall(rows=rows)})
+    assert nameless[0].endswith("a measuring error (stage curves or clock)")
     # FLOPs leave out what static loses, so passing their bound is no error.
     assert "possible" in (found["flop_bound"].note or "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -21,8 +22,22 @@ from cdbench.metrics.coda_minimum import (
 from cdbench.metrics.curves import CurveStage, MeasuredCurves
 from cdbench.runtime.schedules.cdb import ContinuousDepth
 from cdbench.runtime.schedules.coda_minimum import FIRST, AutoMinimum
-from scripts.coda_minimum import CONTEXT, HUGINN, OURO, SHAPES, compare, curves_of, simulate
+from scripts.coda_minimum import (
+    CONTEXT,
+    HUGINN,
+    OURO,
+    SHAPES,
+    compare,
+    compare_on,
+    curves_of,
+    simulate,
+)
+from scripts.performance_page import BENCH as BENCH_RECORDS
+from scripts.performance_page import RECORDS
 from tests.curve_fakes import Line, measured
+
+BENCH = sorted((RECORDS / BENCH_RECORDS).glob("*.json"))
+"""Results of the bench set, with the stage curves that were measured beside them."""
 
 
 def by_hand(core: Line, coda: Line, prelude: Line, widest: int = 16) -> MeasuredCurves:
@@ -319,6 +334,20 @@ def test_auto_is_within_two_percent_of_the_best_fixed_minimum(
     for width, residents in ((8, 8), (16, 24), (32, 32)):
         cell = compare(shape, boundary, loops, depths, width, residents, tokens_per_row=100)
         assert cell.excess < 0.02, cell
+
+
+@pytest.mark.parametrize("file", BENCH, ids=lambda file: file.stem)
+def test_auto_is_within_two_percent_of_every_fixed_minimum_on_measured_curves(file: Path) -> None:
+    """Measured curves are neither smooth nor of one shape."""
+    cells = compare_on(file, tokens_per_row=100)
+    assert [cell.residents for cell in cells] == [32, 48, 64]
+    for cell in cells:
+        assert list(cell.fixed_ms) == list(range(1, cell.width + 1))
+        assert cell.excess < 0.02, cell
+
+
+def test_the_bench_set_is_there_to_choose_on() -> None:
+    assert len(BENCH) == 4
 
 
 def test_waiting_is_worth_something_where_the_boundary_is_heavy() -> None:

@@ -22,6 +22,16 @@ CURVES = MeasuredCurves([*CORE, *CODA, *PREFILL])
 
 
 @pytest.mark.parametrize(
+    ("contexts", "middle"), [((7,), 7.0), ((5, 31), 18.0), ((5, 21, 80), 21.0)]
+)
+def test_the_middle_of_contexts_lies_halfway_where_there_is_no_middle_one(
+    contexts: tuple[int, ...], middle: float
+) -> None:
+    curves = MeasuredCurves(grid("core", {1: dict.fromkeys(contexts, 1.0)}))
+    assert curves.middle_context("core") == middle
+
+
+@pytest.mark.parametrize(
     ("rows", "context", "seconds"),
     [
         (4, 10, 5.0),  # a measured point

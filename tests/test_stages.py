@@ -508,6 +508,8 @@ def test_too_few_passes_or_torn_ones_are_not_drawn_again() -> None:
     assert redrawn_curves(passes[1:]) == []
     torn = passes[0].model_copy(update={"points": passes[0].points[1:]})
     assert redrawn_curves([torn, *passes[1:]]) == []
+    holed = [p.model_copy(update={"points": p.points[1:]}) for p in passes]
+    assert redrawn_curves(holed) == [], "one point is missing from all of them"
 
 
 def test_saved_curves_come_back_and_stand_for_the_same_plan(

@@ -99,6 +99,21 @@ def test_realised_is_the_speedup_over_static_by_each_rounds_own_bound() -> None:
     assert value(parse_figure("cdb.realised.time_bound", ["cdb"]), rounds) is None
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_share_of_a_time_bound_holds_how_far_off_the_bounds_may_be(rounds: int) -> None:
+    spread = IntervalRecord(estimate=2.0, low=2.0 / 1.1, high=2.0 * 1.1, n=7)
+    bound = BoundRecord(value=2.0, scope="decode", over_passes=spread)
+    result = timed_result(
+        {"static": [3.0] * 6, "cdb": [2.0] * 6}, bounds={"cdb": {"time_bound": bound}}
+    )
+    found = value(parse_figure("cdb.realised.time_bound", ["cdb"]), [result] * rounds)
+    assert found is not None
+    assert found.estimate == pytest.approx(0.75)
+    # Blocks are all alike. The rounds' bounds are each off by themselves.
+    off = 1.1 ** (1 / math.sqrt(rounds))
+    assert (found.low, found.high) == pytest.approx((0.75 / off, 0.75 * off))
+
+
 def test_percentiles_and_accuracy_come_from_the_results() -> None:
     low, high = (
         small_result(

@@ -638,3 +638,30 @@ def test_what_passes_differ_by_is_part_of_a_shown_factor_and_of_what_is_named() 
     assert "0.80× [0.62, 1.04]" in shown
     assert "what others than these 7 passes over the stages would change" in shown
     assert "passes over the stages" not in to_markdown(waterfall_table(record, "cdb"))
+
+
+def row_of(effect: str, factor: IntervalRecord, spread: IntervalRecord | None) -> WaterfallRow:
+    return WaterfallRow(
+        effect=effect, speedup=factor, factor=factor, over_passes=spread, over_t=1.0, mode_t=1.0
+    )
+
+
+def test_with_few_blocks_what_passes_differ_by_is_known_all_the_same() -> None:
+    """Blocks hardly move a row of the curves; the curves' own row is moved by little else."""
+    few = IntervalRecord(estimate=0.9, n=4)
+    spread = IntervalRecord(estimate=0.9, low=0.8, high=1.01, n=5)
+    known = row_of("exit_rule", few, spread).known_factor
+    assert (known.estimate, known.low, known.high) == (0.9, 0.8, 1.01)
+    assert row_of("stage_curves", few, spread).known_factor == few
+    assert row_of("exit_rule", few, None).known_factor == few
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1.0, 1.0), (0.0, 1.0), (None, 1.0), (1e-300, 1e308), (math.nan, 1.0)]
+)
+def test_ends_that_no_measurement_has_leave_a_factor_as_it_is(
+    low: float | None, high: float
+) -> None:
+    factor = IntervalRecord(estimate=1e300, low=1e299, high=1e301, n=6)
+    spread = IntervalRecord(estimate=0.9, low=low, high=high, n=7)
+    assert row_of("exit_rule", factor, spread).known_factor == factor

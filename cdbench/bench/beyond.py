@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cdbench.metrics.bounds import MEASURING_ERROR, Scope
 from cdbench.metrics.waterfall import EFFECTS
-from cdbench.schema import BoundRecord, Waterfall
+from cdbench.schema import BoundRecord, Waterfall, WaterfallRow
 
 AFTER_THE_BOUND = frozenset(EFFECTS[2:9]) - {"stage_curves"}
 """Where static can honestly lose more than the mode; ``stage_curves`` is an error of measuring."""
@@ -19,7 +19,8 @@ def measuring_errors(
 ) -> list[str]:
     """One sentence for each realised share of a time bound above 1 beyond its interval.
 
-    It names the effect of which the waterfall says that static lost most, where there is one.
+    It names the effect of which the waterfall says that static lost most, where there is one that
+    it can tell from none.
     """
     return [
         f"{mode}: {name} realised {record.realised.estimate:.1%}, above 1 beyond its interval: "
@@ -37,9 +38,16 @@ def _cause(waterfall: Waterfall | None, scope: str) -> str:
     gains = [
         (row.factor.estimate, row.effect)
         for row in (waterfall.rows if waterfall else [])
-        if row.effect in honest and (row.factor.estimate or 0.0) > 1
+        if row.effect in honest and _is_gain(row)
     ]
     if not gains:
         return "a measuring error (stage curves or clock)"
     factor, effect = max(gains)
     return f"static loses more to {effect} (×{factor:.3f}), or it is a measuring error"
+
+
+def _is_gain(row: WaterfallRow) -> bool:
+    """Whether static loses more to this effect, beyond what is known of its noise."""
+    factor = row.known_factor
+    least = factor.estimate if factor.low is None else factor.low
+    return least is not None and least > 1

@@ -100,7 +100,8 @@ def bounds_of(
             timed = partial(_time_bounds, mode, width, prefill_tokens)
             drawn = [timed(other) for other in redrawn.curves]
             for key, bound in timed(curves).items():
-                spread = _spread(bound, [values[key].value for values in drawn], redrawn)
+                redone = [values[key].value for values in drawn]
+                spread = _spread(bound, redone, redrawn.passes, level)
                 found[label][key] = _record(bound, measured.get(bound.scope.value), spread)
             found[label] |= _steady(label, runs, facts, workload, curves, level, redrawn)
         except ValueError as error:
@@ -252,7 +253,7 @@ def _steady(
     if share is None:
         return {}
     bound = Bound("time_bound", share.bound.estimate, Scope.DECODE)
-    spread = _steady_spread(share.bound.estimate, windows, label, redrawn)
+    spread = _steady_spread(share.bound.estimate, windows, label, redrawn, level)
     realised_share = share.realised if spread is None else share.realised.widened(spread)
     note = (
         f"steady window: later tokens came {share.speedup.estimate:.3g} times as fast as static's"
@@ -268,7 +269,7 @@ def _steady(
 
 
 def _steady_spread(
-    bound: float, windows: Sequence[SteadyRun], label: str, redrawn: Redrawn
+    bound: float, windows: Sequence[SteadyRun], label: str, redrawn: Redrawn, level: float
 ) -> Interval | None:
     """How the bound of steady windows would move with other passes: one whole block says it.
 
@@ -281,16 +282,18 @@ def _steady_spread(
             continue
         shares = [steady_share([w.on(c) for w in own], label, STATIC) for c in redrawn.curves]
         drawn = [share.bound.estimate for share in shares if share is not None]
-        return moved(bound, base.bound.estimate, drawn, redrawn.passes)
+        return moved(bound, base.bound.estimate, drawn, redrawn.passes, level)
     return None
 
 
-def _spread(bound: Bound, drawn: Sequence[float | None], redrawn: Redrawn) -> Interval | None:
+def _spread(
+    bound: Bound, drawn: Sequence[float | None], passes: int, level: float
+) -> Interval | None:
     """How a time bound would move with other passes; None where nothing was drawn."""
     values = [value for value in drawn if value is not None]
     if not values or bound.value is None:
         return None
-    return moved(bound.value, bound.value, values, redrawn.passes)
+    return moved(bound.value, bound.value, values, passes, level)
 
 
 def _unequal(trace: RunTrace, static: RunTrace | None) -> Residents | None:

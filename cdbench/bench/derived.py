@@ -15,7 +15,7 @@ from cdbench.bench.compared import compare, e2e_log_ratios
 from cdbench.bench.exits import exit_distributions
 from cdbench.bench.figures import block_record
 from cdbench.bench.repeats import Answers, Repeat, StoredRepeat
-from cdbench.bench.waterfall import Redrawn, waterfalls_of
+from cdbench.bench.waterfall import NOTHING_REDRAWN, Redrawn, waterfalls_of
 from cdbench.metrics.cost import break_even
 from cdbench.metrics.curves import CurveStage, MeasuredCurves
 from cdbench.metrics.launches import with_floors
@@ -81,7 +81,9 @@ def equal_sections(work: EqualWork) -> EqualSections:
     """Timed runs one by one, speed-ups, bounds with the share realised, and the waterfall."""
     comparisons = compare(work.runs, work.level)
     curves = work.stages.curves() if work.stages is not None else None
-    redrawn = Redrawn(redrawn_curves(work.passes), len(work.passes))
+    redrawn = NOTHING_REDRAWN
+    if curves is not None:
+        redrawn = Redrawn(redrawn_curves(work.passes), len(work.passes))
     bounds = bounds_of(
         work.runs,
         work.facts,

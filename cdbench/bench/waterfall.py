@@ -155,7 +155,7 @@ def _record(label: str, mode: _Mode, static: _Mode, level: float, redrawn: Redra
         for name in (STATIC, label)
         if (error := curve_error(both, name, level)) is not None
     }
-    spreads = _over_passes(label, mode, static, redrawn, steps)
+    spreads = _over_passes(label, mode, static, redrawn, steps, level)
     return Waterfall(
         rows=[_row(step, spreads.get(step.effect)) for step in steps],
         curve_error={name: IntervalRecord.of(error) for name, error in errors.items()},
@@ -164,22 +164,27 @@ def _record(label: str, mode: _Mode, static: _Mode, level: float, redrawn: Redra
 
 
 def _over_passes(
-    label: str, mode: _Mode, static: _Mode, redrawn: Redrawn, steps: Sequence[Step]
+    label: str, mode: _Mode, static: _Mode, redrawn: Redrawn, steps: Sequence[Step], level: float
 ) -> dict[str, Interval]:
     """How other passes would move the factor of each effect that depends on them: first runs alone.
 
-    Runs of a mode make nearly the same launches, so one says how far the passes matter.
+    Runs of a mode make nearly the same launches, so one says how far the passes matter. Empty where
+    nothing was drawn, or on curves that do not reach the launches.
     """
     if not redrawn.curves:
         return {}
     base = _factors(label, mode, static, mode.sides[0].ideal.curves)
-    drawn = [_factors(label, mode, static, curves) for curves in redrawn.curves]
+    try:
+        drawn = [_factors(label, mode, static, curves) for curves in redrawn.curves]
+    except ValueError:
+        return {}
     return {
         step.effect: moved(
             step.factor.estimate,
             base[step.effect],
             [factors[step.effect] for factors in drawn],
             redrawn.passes,
+            level,
         )
         for step in steps
         if step.effect in ON_PASSES

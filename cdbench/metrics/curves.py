@@ -109,6 +109,10 @@ class MeasuredCurves:
         """The contexts measured, ascending. ValueError for a stage without points."""
         return [int(context) for context in self._grid(stage).contexts]
 
+    def middle_context(self, stage: CurveStage) -> float:
+        """The middle one of the contexts measured, or of an even number halfway between two."""
+        return float(np.median(self._grid(stage).contexts))
+
     def launch_s(self, stage: CurveStage, rows: float, context: float) -> float:
         """Seconds of one launch. ValueError beyond the most rows measured, or for 0 rows."""
         return float(self.launches_s(stage, np.array([rows]), np.array([context]))[0])

@@ -42,13 +42,16 @@ def bounds_table(result: Result) -> Table:
         for mode, found in result.bounds.items()
         for name, record in found.items()
     )
-    notes = (
+    notes: tuple[str, ...] = (
         "Realised: measured speed-up over static in that scope / bound. flop_bound: matrix "
         "products of later tokens alone; work_bound: prompts, first tokens and attention too; "
-        "time_bound: stage times measured on this machine, at ideal packing on both sides; its "
-        "interval is what other passes over the stages would change (bootstrap), and is part of "
-        "its share's.",
+        "time_bound: stage times measured on this machine, at ideal packing on both sides.",
     )
+    if any(r.over_passes is not None for found in result.bounds.values() for r in found.values()):
+        notes += (
+            "The interval of a time_bound is what other passes over the stages would change "
+            "(bootstrap); it is part of its share's.",
+        )
     return Table(columns, rows, "bounds, and the share of them realised", notes if rows else ())
 
 

@@ -61,20 +61,6 @@ def waterfall_table(waterfall: Waterfall, mode: str) -> Table:
     return Table(columns, rows, title, notes=tuple(_notes(waterfall, mode)))
 
 
-def factor_of(row: WaterfallRow) -> IntervalRecord:
-    """A row's factor with all that is known of how far it may be off: blocks, and passes."""
-    spread = row.over_passes
-    if spread is None:
-        return row.factor
-    if not all(x is not None and x > 0 for x in [*_ends(row.factor), *_ends(spread)]):
-        return row.factor
-    return IntervalRecord.of(row.factor.to_interval().widened(spread.to_interval()))
-
-
-def _ends(interval: IntervalRecord) -> list[float | None]:
-    return [interval.estimate, interval.low, interval.high]
-
-
 def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
     """The biggest losses between ``time_bound`` and the measured speed-up, in one sentence.
 
@@ -90,14 +76,14 @@ def where_the_rest_went(waterfall: Waterfall, mode: str) -> str:
     losses = [
         rows[name]
         for name in between
-        if name in rows and _lost(factor_of(rows[name]), least=WORTH_NAMING)
+        if name in rows and _lost(rows[name].known_factor, least=WORTH_NAMING)
     ]
     losses.sort(key=lambda row: row.factor.estimate or 1.0)
     named = _listed(
         f"{EFFECT_WORDS[row.effect]} ({_size(row.factor)})" for row in losses[:NAMED_LOSSES]
     )
     rest = f"most of the rest went to {named}" if named else "no single loss stands out"
-    if "stage_curves" in rows and _beyond(factor_of(rows["stage_curves"])):
+    if "stage_curves" in rows and _beyond(rows["stage_curves"].known_factor):
         rest += " (the stage curves do not describe this run, so the split is unsure)"
     wider = ""
     if first == WIDER_LAUNCHES:
@@ -143,14 +129,14 @@ def _signed(error: IntervalRecord) -> str:
 
 
 def _beyond(factor: IntervalRecord) -> bool:
-    """Whether the row of the curves is too large, and not merely what the blocks differ by."""
+    """Whether the curves' row is too large, and not merely what blocks and passes differ by."""
     if factor.estimate is None or abs(factor.estimate - 1) <= CURVE_LIMIT:
         return False
     return factor.low is None or factor.high is None or not factor.low <= 1 <= factor.high
 
 
 def _meaning(row: WaterfallRow) -> str:
-    factor, known = row.factor.estimate, factor_of(row)
+    factor, known = row.factor.estimate, row.known_factor
     if factor is None:
         return ""
     if row.effect == "loops_saved":
@@ -182,7 +168,7 @@ def _spread(interval: IntervalRecord) -> bool:
 
 def factor_cell(row: WaterfallRow) -> Cell:
     """A row's factor as tables show it."""
-    return _ratio_cell(factor_of(row))
+    return _ratio_cell(row.known_factor)
 
 
 def _ratio_cell(interval: IntervalRecord) -> Cell:

@@ -58,7 +58,7 @@ class ExitTests:
     def _tested(
         self, residents: IntArray, seen: dict[Needs, Evidence]
     ) -> tuple[Tensor | None, Tensor | None]:
-        """``met``, and the signals ``[T]`` behind it; NaN for rows without one."""
+        """``met``, and the signals ``[T]`` behind it where gates want them; NaN: a row without."""
         res = self.residents
         met_T: Tensor | None = None
         signals_T: Tensor | None = None
@@ -81,11 +81,13 @@ class ExitTests:
             tests = rule.met(signal.double(), res.threshold.index_select(0, where))
             if mask is None:
                 return tests, signal
-            if met_T is None or signals_T is None:
+            if met_T is None:
                 met_T = torch.zeros(residents.size, dtype=torch.bool, device=self.device)
-                signals_T = torch.full_like(met_T, torch.nan, dtype=signal.dtype)
             met_T[rows] = tests
-            signals_T[rows] = signal
+            if res.foresight.any:
+                if signals_T is None:
+                    signals_T = torch.full_like(met_T, torch.nan, dtype=signal.dtype)
+                signals_T[rows] = signal
         return met_T, signals_T
 
 

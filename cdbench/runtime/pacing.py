@@ -54,15 +54,14 @@ class LaunchTimes(Protocol):
 
 
 class CurveTimes:
-    """From stage curves, at the middle one of their contexts.
+    """From stage curves, in the middle of their contexts.
 
     A chunk's time on its curve is that of all its launches, nearly all of it in R core launches.
     """
 
     def __init__(self, curves: MeasuredCurves, prompt_loops: int) -> None:
         self._curves, self._prompt_loops = curves, prompt_loops
-        contexts = curves.contexts("core")
-        self._context = contexts[len(contexts) // 2]
+        self._context = curves.middle_context("core")
         self._prompt = curves.contexts("prefill")[0]
 
     def chunk_s(self, tokens: int) -> float:

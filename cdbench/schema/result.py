@@ -175,7 +175,7 @@ class BoundRecord(Record):
     )
     over_passes: IntervalRecord | None = Field(
         None,
-        description="the bound with other passes over the stages: 95 % bootstrap over those there "
+        description="the bound with other passes over the stages: a bootstrap over those there "
         "were (time bounds); null where they were too few",
     )
     note: str | None = None

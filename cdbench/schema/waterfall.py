@@ -23,13 +23,38 @@ class WaterfallRow(Record):
     )
     over_passes: IntervalRecord | None = Field(
         None,
-        description="the factor with other passes over the stages: 95 % bootstrap over those there "
+        description="the factor with other passes over the stages: a bootstrap over those there "
         "were; null where it does not depend on them, or they were too few",
     )
     over_t: Measure = Field(
         description="T_over(i) of a run, mean: seconds; for loops_saved, token loops"
     )
     mode_t: Measure = Field(description="T_mode(i), likewise")
+
+    @property
+    def known_factor(self) -> IntervalRecord:
+        """The factor with all that is known of how far it may be off: blocks, and passes.
+
+        With too few blocks for an interval it is that of the passes alone, but for the curves' own
+        row, whose launches in place say nothing certain then.
+        """
+        spread, factor = self.over_passes, self.factor
+        if spread is None or not _is_ratio(spread) or not factor.estimate:
+            return factor
+        if factor.low is None and factor.high is None and self.effect != "stage_curves":
+            return spread.model_copy(update={"estimate": factor.estimate})
+        if not _is_ratio(factor):
+            return factor
+        try:
+            return IntervalRecord.of(factor.to_interval().widened(spread.to_interval()))
+        except OverflowError:  # ends that no measurement has
+            return factor
+
+
+def _is_ratio(interval: IntervalRecord) -> bool:
+    """Whether estimate and ends are there, and above 0."""
+    ends = (interval.estimate, interval.low, interval.high)
+    return all(x is not None and x > 0 for x in ends)
 
 
 class Waterfall(Record):

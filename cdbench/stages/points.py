@@ -37,22 +37,25 @@ def points_of(passes: Sequence[StagePassRecord], floors: StageFloors) -> list[St
 def redrawn_curves(passes: Sequence[StagePassRecord], seed: int = 0) -> list[MeasuredCurves]:
     """Curves of as many passes, whole ones, drawn from these with replacement.
 
-    Empty below ``MIN_PASSES``, or where the passes are not over one grid. The same passes and seed
-    give the same curves.
+    Empty below ``MIN_PASSES``, or where the passes are not all over one whole grid. The same passes
+    and seed give the same curves.
     """
     found = _by_place(passes)
     if len(passes) < MIN_PASSES or any(len(points) != len(passes) for points in found.values()):
         return []
     means_s_NP = np.array([[point.mean_s for point in points] for points in found.values()])
     draws = np.random.default_rng(seed).integers(len(passes), size=(REDRAWN, len(passes)))
-    return [
-        MeasuredCurves(
-            CurvePoint(stage, rows, context, float(time_s))
-            for (stage, rows, context), time_s in zip(found, times_s, strict=True)
-        )
-        for draw in draws
-        for times_s in (np.quantile(means_s_NP[:, draw], UNDISTURBED, axis=1),)
-    ]
+    try:
+        return [
+            MeasuredCurves(
+                CurvePoint(stage, rows, context, float(time_s))
+                for (stage, rows, context), time_s in zip(found, times_s, strict=True)
+            )
+            for draw in draws
+            for times_s in (np.quantile(means_s_NP[:, draw], UNDISTURBED, axis=1),)
+        ]
+    except ValueError:  # points are missing from all of them: no curves
+        return []
 
 
 def _by_place(passes: Sequence[StagePassRecord]) -> dict[Place, list[StagePassPoint]]:

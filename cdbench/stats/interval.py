@@ -44,17 +44,17 @@ class Interval:
         ``by`` is how far that source moves a like quantity by itself: distances from the estimates
         add up in squares, on logs. Undefined where either is.
         """
-        ends = (self.low, by.low), (self.high, by.high)
-        low, high = (
-            None
-            if own is None or other is None
-            else self.estimate
-            * math.exp(
-                sign * math.hypot(math.log(own / self.estimate), math.log(other / by.estimate))
-            )
-            for sign, (own, other) in zip((-1, 1), ends, strict=True)
+        centre, own = math.log(self.estimate), math.log(by.estimate)
+
+        def end(mine: float | None, other: float | None, sign: int) -> float | None:
+            if mine is None or other is None:
+                return None
+            reach = math.hypot(math.log(mine) - centre, math.log(other) - own)
+            return math.exp(centre + sign * reach)
+
+        return Interval(
+            self.estimate, end(self.low, by.low, -1), end(self.high, by.high, 1), self.n
         )
-        return Interval(self.estimate, low, high, self.n)
 
     def __contains__(self, value: float) -> bool:
         """Whether a defined interval holds ``value``."""

@@ -16,8 +16,9 @@ from cdbench import resources
 from cdbench.config import RunConfig
 from cdbench.errors import UsageError
 from cdbench.metrics.registry import METRICS
-from cdbench.schema import Comparison, IntervalRecord, Result, Scope
+from cdbench.schema import BoundRecord, Comparison, IntervalRecord, Result, Scope
 from cdbench.stats.blocks import geometric_mean, mean
+from cdbench.stats.interval import Interval
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 ACCURACY = "accuracy"
@@ -198,14 +199,28 @@ def _realised(figure: Figure, results: Sequence[Result]) -> IntervalRecord | Non
         bound = results[0].bounds.get(figure.mode, {}).get(figure.what)
         return bound.realised if bound is not None and len(results) == 1 else None
     logs: list[float] = []
+    reaches: list[float] = []
     for result in results:
         bound = result.bounds.get(figure.mode, {}).get(figure.what)
         if bound is None or not bound.value or bound.value <= 0:
             return None
         found = _comparisons(figure, [result], "static", bound.scope)
         logs += [log - math.log(bound.value) for log in found]
+        reaches += _reach(bound)
     interval = geometric_mean(logs)
-    return None if interval is None else IntervalRecord.of(interval)
+    if interval is None:
+        return None
+    # How far off the mean of the rounds' bounds may be, each from passes of its own.
+    off = math.exp(math.hypot(*reaches) / len(results))
+    return IntervalRecord.of(interval.widened(Interval(1.0, 1 / off, off, len(results))))
+
+
+def _reach(bound: BoundRecord) -> list[float]:
+    """How far other passes would move a bound, as a log; empty where it is not known."""
+    spread = bound.over_passes
+    if spread is None or not spread.estimate or not spread.high or spread.estimate <= 0:
+        return []
+    return [abs(math.log(spread.high / spread.estimate))] if spread.high > 0 else []
 
 
 def _accuracy(figure: Figure, results: Sequence[Result]) -> IntervalRecord | None:

@@ -1,7 +1,8 @@
 """Columns of a sweep over stage curves: ``STAGE[ROWS]``, ``STAGE[width]``.
 
-Seconds of one launch of so many rows (``width``: the most measured), at the middle of the contexts
-measured. Beside it stand the fastest and the slowest pass, which are no interval.
+Seconds of one launch of so many rows (``width``: the most measured), at the middle one of the
+contexts measured, or the longer of two. Beside it stand the fastest and the slowest pass, which are
+no interval.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ SCOPE = (
 )
 REALISED_NOTE = (
     "Realised: measured speed-up over static / bound, both of decoding. flop_bound: matrix "
-    "products alone; time_bound: stage times measured on the machine, ideally packed."
+    "products alone; time_bound: stage times measured on the machine, ideally packed, and how far "
+    "other passes over the stages would move it is part of the interval."
 )
 Reader = Callable[[Point, str], IntervalRecord | None]
 

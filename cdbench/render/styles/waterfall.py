@@ -14,7 +14,7 @@ from cdbench.render.waterfall import waterfall_table
 
 _SCOPE = (
     "Each row refines both sides by one more effect, so that the factors multiply out; in brackets "
-    "t intervals over blocks."
+    "t intervals over blocks, widened by what other passes over the stages would change."
 )
 
 

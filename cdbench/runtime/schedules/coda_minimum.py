@@ -41,7 +41,7 @@ class AutoMinimum:
         self._look_afresh(FIRST * width)
 
     def use(self, curves: MeasuredCurves) -> None:
-        """Choose from these curves from now on, at the middle one of their contexts.
+        """Choose from these curves from now on, in the middle of their contexts.
 
         Raises:
             ValueError: they do not reach the width.
@@ -118,6 +118,5 @@ class AutoMinimum:
         return Depths(shares, read_out=self._coda_rows > self._done)
 
     def _best(self, curves: MeasuredCurves, depths: Depths) -> int:
-        contexts = curves.contexts("core")
-        context = float(contexts[len(contexts) // 2])
+        context = curves.middle_context("core")
         return best_minimum(curves, depths, self.width, self.residents, context)
