@@ -58,7 +58,7 @@ def test_a_report_in_ascii_has_a_reading_for_every_sign() -> None:
     console = make_console(stream, 80)
     print_report(read_result(REFERENCE), "somewhere", console, full=True)
     shown = stream.shown()
-    assert "1.27x [1.14, 1.42]" in shown
+    assert "1.41x [1.34, 1.48]" in shown
     assert "depth 2  ####" in shown
     assert "?" not in shown.replace("alike?", "")
 
