@@ -24,7 +24,7 @@ from cdbench.metrics.curves import CurveStage, FloatArray, MeasuredCurves
 
 IntArray = npt.NDArray[np.int64]
 
-GROWTH = 1.25
+GROWTH = 1.125
 """From one minimum that is looked at to the next: between them costs hardly differ."""
 TOKENS, LAUNCHES = 16, 400
 """Tokens a row, and core launches, that the flow is run for at least. A quarter is for settling."""
@@ -79,7 +79,7 @@ class Depths:
 
 
 def minimums(most: int) -> list[int]:
-    """The minimums that are looked at: 1 and up to ``most`` rows, each a quarter above the last."""
+    """The minimums that are looked at: 1 and up to ``most`` rows, each an eighth above the last."""
     found = [1]
     while found[-1] < most:
         found.append(min(most, max(found[-1] + 1, int(found[-1] * GROWTH))))
