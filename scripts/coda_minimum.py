@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cdbench.errors import UsageError
 from cdbench.metrics.curves import CurvePoint, CurveStage, MeasuredCurves
 from cdbench.runtime.exit_rule import Needs
 from cdbench.runtime.exits import RULES
@@ -263,10 +264,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.on and args.widths:
         parser.error("measured curves have a width of their own: drop the widths")
     if args.on:
-        publish(
-            "simulated schedule on measured stage curves",
-            [cell for f in args.on for cell in compare_on(f)],
-        )
+        try:
+            cells = [cell for file in args.on for cell in compare_on(file)]
+        except (UsageError, ValueError) as error:
+            parser.error(str(error))
+        publish("simulated schedule on measured stage curves", cells)
         return
     widths = args.widths or [8, 16, 32, 64, 128]
     cells = [

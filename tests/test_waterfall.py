@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -634,6 +635,12 @@ def test_what_passes_differ_by_is_part_of_a_shown_factor_and_of_what_is_named() 
     )
     assert "exit rule: signal, test, readback (20.0%)" in where_the_rest_went(sure, "cdb")
     assert "exit rule" not in where_the_rest_went(unsure, "cdb")
+    none = with_rule(IntervalRecord(estimate=0.8, low=0.79, high=0.81, n=7))
+    tiny = IntervalRecord(estimate=0.9993, low=0.9991, high=0.9995, n=7)
+    rows = [r.model_copy(update={"factor": tiny, "over_passes": tiny}) for r in none.rows]
+    said = to_markdown(waterfall_table(none.model_copy(update={"rows": rows}), "cdb"))
+    assert "cannot be told" not in said
+    assert len(re.findall(r"\| (?:none|\*\*none\*\*) \|", said)) == len(rows) - 1
     shown = to_markdown(waterfall_table(unsure, "cdb"))
     assert "0.80× [0.62, 1.04]" in shown
     assert "what others than these 7 passes over the stages would change" in shown

@@ -141,10 +141,11 @@ def _meaning(row: WaterfallRow) -> str:
         return ""
     if row.effect == "loops_saved":
         return "loops of static / loops asked for"
+    ends = [end for end in (known.low, known.high) if end is not None]
+    if abs(factor - 1) < VISIBLE and all(abs(end - 1) < 2 * VISIBLE for end in ends):
+        return "none"
     if _spread(known) and not (_lost(known) or _gained(known)):
         return "cannot be told from none"
-    if abs(factor - 1) < VISIBLE:
-        return "none"
     return f"{'loses' if factor < 1 else 'gains'} {percent(abs(factor - 1))}"
 
 
