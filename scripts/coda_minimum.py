@@ -181,19 +181,8 @@ def compare(
     """Fixed minimums of 1, W/8, W/4 and W/2 against auto on the same depths."""
     curves = curves_of(SHAPES[shape], boundary, width)
     minimums = sorted({max(1, width // part) for part in (width, 8, 4, 2)})
-    tokens = tokens_per_row * width
-    fixed_ms, auto = against_auto(curves, minimums, residents, depths, max_loops, tokens, CONTEXT)
-    return Cell(
-        shape,
-        boundary,
-        max_loops,
-        depths,
-        width,
-        residents,
-        fixed_ms,
-        auto.seconds_per_token * 1e3,
-        auto.coda_width,
-    )
+    served = Served(curves, CONTEXT, max_loops, depths, residents, tokens_per_row * width)
+    return against_auto(shape, boundary, served, minimums)
 
 
 def compare_on(file: Path, tokens_per_row: int = 300) -> list[Cell]:
@@ -213,46 +202,60 @@ def compare_on(file: Path, tokens_per_row: int = 300) -> list[Cell]:
     width, context = curves.widest("core"), curves.middle_context("core")
     own = result.config["engine"]["max_residents"]  # type: ignore[index, call-overload]
     assert isinstance(own, int)
-    minimums, tokens = range(1, width + 1), tokens_per_row * width
     core_s, *boundary_s = (
         curves.launch_s(stage, width, context) for stage in ("core", "coda", "prelude")
     )
-    cells = []
-    for held in sorted({width, 3 * width // 2, own}):
-        fixed_ms, auto = against_auto(curves, minimums, held, "uniform", loops, tokens, context)
-        cells.append(
-            Cell(
-                file.stem,
-                round(sum(boundary_s) / core_s, 3),
-                loops,
-                "uniform",
-                width,
-                held,
-                fixed_ms,
-                auto.seconds_per_token * 1e3,
-                auto.coda_width,
-            )
+    boundary = round(sum(boundary_s) / core_s, 3)
+    return [
+        against_auto(
+            file.stem,
+            boundary,
+            Served(curves, context, loops, "uniform", held, tokens_per_row * width),
+            range(1, width + 1),
         )
-    return cells
+        for held in sorted({width, 3 * width // 2, own})
+    ]
 
 
-def against_auto(
-    curves: MeasuredCurves,
-    minimums: Iterable[int],
-    residents: int,
-    depths: str,
-    max_loops: int,
-    tokens: int,
-    context: float,
-) -> tuple[dict[int, float], Simulated]:
-    """Milliseconds a token by fixed minimum, and what auto made of the same depths."""
-    draw, width = depth_draws(depths, max_loops), curves.widest("core")
+@dataclass(frozen=True)
+class Served:
+    """What every minimum of a cell serves, and on which curves."""
 
-    def served(schedule: Schedule) -> Simulated:
-        return simulate(schedule, curves, residents, draw, tokens, context=context)
+    curves: MeasuredCurves
+    context: float
+    max_loops: int
+    depths: str
+    residents: int
+    tokens: int
 
-    fixed_ms = {k: served(ContinuousDepth(width, k)).seconds_per_token * 1e3 for k in minimums}
-    return fixed_ms, served(automatic(curves, width, residents, max_loops))
+    @property
+    def width(self) -> int:
+        """The most rows of a launch: those measured."""
+        return self.curves.widest("core")
+
+    def by(self, schedule: Schedule) -> Simulated:
+        """What a schedule makes of it."""
+        draw = depth_draws(self.depths, self.max_loops)
+        return simulate(
+            schedule, self.curves, self.residents, draw, self.tokens, context=self.context
+        )
+
+
+def against_auto(shape: str, boundary: float, served: Served, minimums: Iterable[int]) -> Cell:
+    """Fixed minimums and auto on the very same depths."""
+    width, held, loops = served.width, served.residents, served.max_loops
+    auto = served.by(automatic(served.curves, width, held, loops))
+    return Cell(
+        shape,
+        boundary,
+        loops,
+        served.depths,
+        width,
+        held,
+        {k: served.by(ContinuousDepth(width, k)).seconds_per_token * 1e3 for k in minimums},
+        auto.seconds_per_token * 1e3,
+        auto.coda_width,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

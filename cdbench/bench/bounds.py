@@ -254,7 +254,7 @@ def _steady(
         return {}
     bound = Bound("time_bound", share.bound.estimate, Scope.DECODE)
     spread = _steady_spread(share.bound.estimate, windows, label, redrawn, level)
-    realised_share = share.realised if spread is None else share.realised.widened(spread)
+    realised_share = share.realised.widened(spread)
     note = (
         f"steady window: later tokens came {share.speedup.estimate:.3g} times as fast as static's"
     )
@@ -312,9 +312,7 @@ def _record(bound: Bound, measured: Speedup | None, spread: Interval | None = No
     if measured is not None and bound.name in REALISED:
         why = no_share(measured, bound)
         if why is None:
-            share = realised(measured, bound)
-            if spread is not None:
-                share = share.widened(spread)
+            share = realised(measured, bound).widened(spread)
             note = _joined(note, above_one(bound, share))
             if measured.residents is not None:
                 note = _joined(note, unequal_words(measured))

@@ -65,9 +65,12 @@ def waterfalls_of(
             by_mode.setdefault(run.trace.mode, []).append(run)
     if STATIC not in by_mode:
         return {}
-    found = {mode: _Mode.of(own, facts[mode], workload, curves) for mode, own in by_mode.items()}
+    found = {
+        label: _Mode.of(own, facts[label], workload, curves, redrawn)
+        for label, own in by_mode.items()
+    }
     return {
-        label: _record(label, mode, found[STATIC], level, redrawn)
+        label: _record(label, mode, found[STATIC], level, curves, redrawn)
         for label, mode in found.items()
         if label != STATIC
     }
@@ -92,21 +95,26 @@ def packing(facts: ModeFacts, width: int, curves: Curves) -> Packing:
 
 @dataclass(frozen=True)
 class _Mode:
-    """The timed runs of one mode: as they are costed, and T(1) … T(10) of each.
+    """T(1) … T(10) of each timed run of one mode; ``reason`` says why there are none.
 
-    ``reason`` says why there are none.
+    ``drawn`` are those of the first run on each set of redrawn curves: runs of a mode make nearly
+    the same launches, so one says how far the passes matter. Empty where one does not reach them.
     """
 
     facts: ModeFacts
     width: int
     requested: LaterTokens
-    sides: tuple[Side, ...] = ()
     runs: tuple[RunTimes, ...] = ()
+    drawn: tuple[RunTimes, ...] = ()
     reason: str | None = None
 
     @staticmethod
     def of(
-        runs: Sequence[Repeat], facts: ModeFacts, workload: Sequence[RecordedWork], curves: Curves
+        runs: Sequence[Repeat],
+        facts: ModeFacts,
+        workload: Sequence[RecordedWork],
+        curves: Curves,
+        redrawn: Redrawn,
     ) -> _Mode:
         first = runs[0].trace
         requested = requested_tokens(workload, facts, first.max_loops)
@@ -122,11 +130,11 @@ class _Mode:
             ]
         except NoWaterfallError as error:
             return replace(mode, reason=str(error))
-        return replace(mode, sides=tuple(sides), runs=tuple(times))
-
-    def first_on(self, curves: Curves) -> RunTimes:
-        """T(1) … T(10) of the first run, on these curves."""
-        return replace(self.runs[0], times=effect_times(self.sides[0].on(curves)))
+        try:
+            drawn = [replace(times[0], times=effect_times(sides[0].on(c))) for c in redrawn.curves]
+        except NoWaterfallError:
+            drawn = []
+        return replace(mode, runs=tuple(times), drawn=tuple(drawn))
 
     def narrow_s(self, width: int, curves: Curves) -> float:
         """T(2) with launches of up to ``width`` rows. ValueError where the curves end before."""
@@ -141,12 +149,14 @@ def _narrow_s(label: str, mode: _Mode, static: _Mode, curves: Curves) -> dict[st
     return {STATIC: static.narrow_s(width, curves), label: mode.narrow_s(width, curves)}
 
 
-def _record(label: str, mode: _Mode, static: _Mode, level: float, redrawn: Redrawn) -> Waterfall:
+def _record(
+    label: str, mode: _Mode, static: _Mode, level: float, curves: Curves, redrawn: Redrawn
+) -> Waterfall:
     reason = mode.reason or static.reason
     if reason is not None:
         return Waterfall(reason=reason)
     both = [*static.runs, *mode.runs]
-    narrow_s = _narrow_s(label, mode, static, mode.sides[0].ideal.curves)
+    narrow_s = _narrow_s(label, mode, static, curves)
     steps = waterfall(both, label, STATIC, level, narrow_s)
     if not steps:
         return Waterfall(reason=f"{label}: no whole block of it and static was timed")
@@ -155,7 +165,12 @@ def _record(label: str, mode: _Mode, static: _Mode, level: float, redrawn: Redra
         for name in (STATIC, label)
         if (error := curve_error(both, name, level)) is not None
     }
-    spreads = _over_passes(label, mode, static, redrawn, steps, level)
+    base = one_by_one(mode.runs[0], static.runs[0], narrow_s)
+    drawn = [
+        one_by_one(own, over, _narrow_s(label, mode, static, other))
+        for own, over, other in zip(mode.drawn, static.drawn, redrawn.curves, strict=False)
+    ]
+    spreads = _over_passes(steps, base, drawn, redrawn.passes, level)
     return Waterfall(
         rows=[_row(step, spreads.get(step.effect)) for step in steps],
         curve_error={name: IntervalRecord.of(error) for name, error in errors.items()},
@@ -164,37 +179,30 @@ def _record(label: str, mode: _Mode, static: _Mode, level: float, redrawn: Redra
 
 
 def _over_passes(
-    label: str, mode: _Mode, static: _Mode, redrawn: Redrawn, steps: Sequence[Step], level: float
+    steps: Sequence[Step],
+    base: Mapping[str, float],
+    drawn: Sequence[Mapping[str, float]],
+    passes: int,
+    level: float,
 ) -> dict[str, Interval]:
-    """How other passes would move the factor of each effect that depends on them: first runs alone.
+    """How other passes would move the factor of each effect that depends on them.
 
-    Runs of a mode make nearly the same launches, so one says how far the passes matter. Empty where
-    nothing was drawn, or on curves that do not reach the launches.
+    ``base`` and ``drawn``: factors of the first runs on the curves and on redrawn ones. Empty where
+    nothing was drawn.
     """
-    if not redrawn.curves:
-        return {}
-    base = _factors(label, mode, static, mode.sides[0].ideal.curves)
-    try:
-        drawn = [_factors(label, mode, static, curves) for curves in redrawn.curves]
-    except ValueError:
+    if not drawn:
         return {}
     return {
         step.effect: moved(
             step.factor.estimate,
             base[step.effect],
             [factors[step.effect] for factors in drawn],
-            redrawn.passes,
+            passes,
             level,
         )
         for step in steps
         if step.effect in ON_PASSES
     }
-
-
-def _factors(label: str, mode: _Mode, static: _Mode, curves: Curves) -> dict[str, float]:
-    """The factors of the first runs of both sides, on these curves."""
-    narrow_s = _narrow_s(label, mode, static, curves)
-    return one_by_one(mode.first_on(curves), static.first_on(curves), narrow_s)
 
 
 def _row(step: Step, spread: Interval | None) -> WaterfallRow:
@@ -212,11 +220,9 @@ def _curve_notes(
     steps: Sequence[Step], errors: Mapping[str, Interval], spreads: Mapping[str, Interval]
 ) -> Iterator[str]:
     """What both sides miss the curves by alike leaves every row as it is; the rest does not."""
-    factor = next(step.factor for step in steps if step.effect == "stage_curves")
-    differ = "the blocks"
-    if "stage_curves" in spreads:
-        factor = factor.widened(spreads["stage_curves"])
-        differ = "blocks and passes"
+    spread = spreads.get("stage_curves")
+    differ = "the blocks" if spread is None else "blocks and passes"
+    factor = next(step.factor for step in steps if step.effect == "stage_curves").widened(spread)
     sizes = ", ".join(f"{name} {error.estimate:+.1%}" for name, error in errors.items())
     if abs(factor.estimate - 1) <= CURVE_LIMIT:
         if any(abs(error.estimate) > CURVE_LIMIT for error in errors.values()):

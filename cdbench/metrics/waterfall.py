@@ -185,13 +185,14 @@ def effect_times(side: Side) -> tuple[float, ...]:
     """
     work = side.work
     try:
+        executed_s = side.actual.ideal_s(work.executed)
         costs_s = [
             float(side.requested.loops.sum()),
             side.ideal.ideal_s(side.requested).total,
             side.actual.ideal_s(side.requested).total,
-            side.actual.ideal_s(work.executed).total,
+            executed_s.total,
         ]
-        prelude, core, coda = _launches(side)
+        prelude, core, coda = _launches(side, executed_s)
     except NoWaterfallError:
         raise
     except ValueError as error:  # what the curves say to a launch beyond them
@@ -210,10 +211,10 @@ def effect_times(side: Side) -> tuple[float, ...]:
     )
 
 
-def _launches(side: Side) -> tuple[_Costed, _Costed, _Costed]:
-    """Prelude, core and coda launches of a run, costed."""
-    packing, executed = side.actual, side.work.executed
-    rows, ideal_s = packing.rows(executed), packing.ideal_s(executed)
+def _launches(side: Side, ideal_s: StageSums) -> tuple[_Costed, _Costed, _Costed]:
+    """Prelude, core and coda launches of a run, costed; ``ideal_s``: its tokens' ideal cost."""
+    packing = side.actual
+    rows = packing.rows(side.work.executed)
     return (
         _stage(side, "prelude", packing.prelude, rows.prelude, ideal_s.prelude),
         _stage(side, "core", packing.core, rows.core, ideal_s.core),

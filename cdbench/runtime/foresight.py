@@ -82,9 +82,7 @@ class Foresight:
         """
         before = {i: gate.pre_loop for i, gate in enumerate(self.gates) if gate.pre_loop}
         asked = self.asked_before(residents)
-        return self._said(
-            residents, asked, before, lambda gate: gate.calls(prelude_TD), prelude_TD.device
-        )
+        return self._said(residents, asked, before, lambda gate: gate.calls(prelude_TD))
 
     def calls(
         self, residents: IntArray, loops: IntArray, state_TD: Tensor, signal_T: Tensor
@@ -102,7 +100,6 @@ class Foresight:
             asked,
             dict(enumerate(self.gates)),
             lambda gate: gate.calls(state_TD, signal_T, loops),
-            state_TD.device,
         )
 
     def asked_before(self, residents: IntArray) -> BoolArray:
@@ -165,7 +162,6 @@ class Foresight:
         asked: BoolArray,
         gates: Mapping[int, AnyGate],
         ask: Callable[[AnyGate], Tensor],
-        device: torch.device,
     ) -> Tensor | None:
         """What the gates of those asked say, each of its own rows; None where none is asked."""
         own = self.gate[residents]
@@ -177,7 +173,7 @@ class Foresight:
             if said_T is None:
                 said_T = said
             else:
-                said_T = torch.where(to_device(own == index, device), said, said_T)
+                said_T = torch.where(to_device(own == index, said.device), said, said_T)
         return said_T
 
     def _precision_is_low(self, rows: IntArray) -> BoolArray:

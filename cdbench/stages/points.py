@@ -45,14 +45,14 @@ def redrawn_curves(passes: Sequence[StagePassRecord], seed: int = 0) -> list[Mea
         return []
     means_s_NP = np.array([[point.mean_s for point in points] for points in found.values()])
     draws = np.random.default_rng(seed).integers(len(passes), size=(REDRAWN, len(passes)))
+    times_s_ND = np.quantile(means_s_NP[:, draws], UNDISTURBED, axis=2)
     try:
         return [
             MeasuredCurves(
                 CurvePoint(stage, rows, context, float(time_s))
                 for (stage, rows, context), time_s in zip(found, times_s, strict=True)
             )
-            for draw in draws
-            for times_s in (np.quantile(means_s_NP[:, draw], UNDISTURBED, axis=1),)
+            for times_s in times_s_ND.T
         ]
     except ValueError:  # points are missing from all of them: no curves
         return []

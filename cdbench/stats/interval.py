@@ -38,12 +38,15 @@ class Interval:
             self.n,
         )
 
-    def widened(self, by: Interval) -> Interval:
+    def widened(self, by: Interval | None) -> Interval:
         """The interval of a ratio that a second source of noise moves as well.
 
         ``by`` is how far that source moves a like quantity by itself: distances from the estimates
-        add up in squares, on logs. Undefined where either is.
+        add up in squares, on logs. Undefined where either is; as it is where there is no such
+        source (None).
         """
+        if by is None:
+            return self
         centre, own = math.log(self.estimate), math.log(by.estimate)
 
         def end(mine: float | None, other: float | None, sign: int) -> float | None:
